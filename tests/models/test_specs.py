@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from karat import models
 from karat.errors import ConfigError, RequestError, UnknownName
@@ -231,6 +238,41 @@ async def test_a_plug_in_adds_a_wire_format(provider):
     finally:
         del providers._parts["shouting"]
     assert reply.text == "HELLO"
+
+
+async def test_the_format_of_gemini_can_be_added_outside(monkeypatch):
+    """The plug-in on the page about models, against a server with the model in the address and bodies of its own."""
+    asked = []
+
+    async def answer(request):
+        body = await request.json()
+        asked.append((request.path, request.headers["x-goog-api-key"], body))
+        said = body["contents"][-1]["parts"][0]["text"].upper()
+        return web.json_response(
+            {
+                "candidates": [{"content": {"parts": [{"text": said}]}, "finishReason": "STOP"}],
+                "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 2},
+                "modelVersion": "g-2-001",
+            }
+        )
+
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    [code] = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "gemini-native" in block]
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", answer)
+    async with TestServer(app) as server:
+        monkeypatch.setenv("GEMINI_NATIVE_URL", str(server.make_url("/v1beta")))
+        monkeypatch.setenv("GEMINI_API_KEY", "key-of-gemini")
+        try:
+            exec(code, {"models": models, "Mapping": Mapping, "Any": Any})
+            turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+            reply = await models.get("gemini-native/g-2").generate([*turns, {"role": "user", "content": "c"}])
+        finally:
+            providers._parts.pop("gemini-native", None)
+    assert (reply.text, reply.usage.input_tokens, reply.usage.output_tokens) == ("C", 3, 2)
+    [(path, key, body)] = asked
+    assert (path, key) == ("/v1beta/models/g-2:generateContent", "key-of-gemini")
+    assert [turn["role"] for turn in body["contents"]] == ["user", "model", "user"]
 
 
 @pytest.mark.parametrize(

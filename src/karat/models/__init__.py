@@ -35,15 +35,16 @@ if TYPE_CHECKING:
         ServerFailed,
         TimedOut,
     )
-    from karat.models._messages import ROLES, Choice, Reply, ToolCall, check_extra, message_content
+    from karat.models._messages import ROLES, Choice, Reply, Request, ToolCall, check_extra, message_content
     from karat.models._prices import Budget, Price, PriceUnknown, find_price, price_date, price_list
     from karat.models._recording import annotate, default_model, record_tool_call, recording, tool
     from karat.models._runtime import aclose, close
     from karat.models._structured import OutputSchema, output_schema
-    from karat.models.providers import Provider, Quirks, WireFormat, register_provider
+    from karat.models.providers import Answer, Provider, Quirks, Tokens, WireFormat, register_provider
     from karat.models.providers._weights import pull
 
 _WHERE = {
+    "Answer": "providers",
     "BadRequest": "_failures",
     "BrokenBody": "_failures",
     "Budget": "_prices",
@@ -77,11 +78,13 @@ _WHERE = {
     "RateLimited": "_failures",
     "Refused": "_failures",
     "Reply": "_messages",
+    "Request": "_messages",
     "Retries": "_endpoints",
     "SchemaMismatch": "_failures",
     "ServerFailed": "_failures",
     "TimedOut": "_failures",
     "Timeouts": "_endpoints",
+    "Tokens": "providers",
     "ToolCall": "_messages",
     "WireFormat": "providers",
     "aclose": "_runtime",
@@ -108,6 +111,7 @@ _WHERE = {
 
 __all__ = [
     "ROLES",
+    "Answer",
     "BadRequest",
     "BrokenBody",
     "Budget",
@@ -136,11 +140,13 @@ __all__ = [
     "RateLimited",
     "Refused",
     "Reply",
+    "Request",
     "Retries",
     "SchemaMismatch",
     "ServerFailed",
     "TimedOut",
     "Timeouts",
+    "Tokens",
     "ToolCall",
     "WireFormat",
     "aclose",

@@ -393,8 +393,9 @@ def test_large_fields_are_cut_and_can_be_downloaded(tmp_path, serve):
     assert more["steps"][1]["text"]["text"] == "seen 4999"
 
 
-def test_a_run_that_is_going_on(tmp_path, serve):
-    url = f"sqlite:///{tmp_path}/karat.db"
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_run_that_is_going_on(tmp_path, serve, request, kind):
+    url = f"sqlite:///{tmp_path}/karat.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
     reached, go_on = threading.Event(), threading.Event()
 
     async def answer(text: str) -> str:
@@ -634,3 +635,36 @@ def test_every_slice_opens_exactly_its_rows(tmp_path, serve):
     for group in groups:
         found = viewer.get(f"/api/r/{run.id}/rows", filter=group["filter"])
         assert (group["value"], found["matching"]) == (group["value"], group["of"])
+
+
+def test_an_item_has_its_comparisons_with_other_runs(tmp_path, serve):
+    class Longer:
+        version = "1"
+
+        def compare(self, example: Any, first: Any, second: Any) -> str:
+            return "win" if len(first.value) > len(second.value) else "loss"
+
+    with open_store(tmp_path / "pairs.db") as store:
+        tasks = [
+            FunctionTask(lambda text, more: text + more, name="add", parameters={"more": "!" * n})
+            for n in range(3)
+        ]
+        runs = [karat.run(task, examples(2), store=store, progress=False) for task in tasks]
+        first, second, third = (run.id for run in runs)
+        evaluation = karat.evaluate(runs, [Longer(), "exact_match"], progress=False)
+        results = serve(store.url).get(f"/api/r/{second}/item", key="1.1")["results"]
+    found = [(each["key"], each["evaluation"], each["runs"], each["value"]["text"]) for each in results[1:]]
+    assert found == [
+        ("Longer", evaluation.id, [first, second], "loss"),
+        ("Longer", evaluation.id, [second, third], "loss"),
+    ]
+    assert [len(each["tries"]) for each in results] == [1, 1, 1], "another comparison is no other try"
+    assert (results[0]["key"], results[0]["runs"]) == ("exact_match", [second])
+
+
+def test_a_page_around_a_row_that_the_filter_leaves_out_begins_with_the_next(viewer, world):
+    path = f"/api/r/{world.first.id}/rows"
+    page = viewer.get(path, filter="topic:art", around="12.1", count=3)
+    assert (page["start"], [row["key"] for row in page["rows"]]) == (6, ["13.1", "15.1", "17.1"])
+    assert viewer.get(path, filter="topic:law", around="39.1", count=3)["start"] == 0, "none comes later"
+    assert viewer.get(path, filter="id:nobody", around="39.1")["rows"] == []

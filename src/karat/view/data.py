@@ -359,7 +359,7 @@ class Viewer:
         position, attempt, unit = read_key(key)
         evaluations = [each for each in store.evaluations.list() if run.id in each.header.runs]
         sources = {key: source.evaluation for key, source in _sources(run, evaluations).items()}
-        return item_of(run, position, attempt, unit, sources)
+        return item_of(run, position, attempt, unit, sources, evaluations)
 
     def steps(self, name: str, key: str, start: int, count: int) -> dict[str, Any]:
         """Further steps of a trajectory."""
@@ -763,7 +763,9 @@ def _start(table: Any, chosen: Any, start: int, count: int, around: str | None, 
     places = np.flatnonzero(np.isin(chosen, rows))
     if not len(places):
         if around is not None and rows:  # the item is open beside a list that a filter left it out of
-            return min(start, len(chosen))
+            return (
+                int(np.argmax(chosen > rows[0])) if len(chosen) else 0
+            )  # the first page where none is later
         raise UnknownName(f"the row {around or example!r} is not among those that the filter selects")
     return max(0, int(places[0]) - count // 2)
 

@@ -66,7 +66,7 @@ class Item:
         unit: str,
         example: Example,
         tries: Sequence[Output],
-        results: Mapping[str, tuple[Evaluation, Sequence[ItemResult]]],
+        results: Mapping[tuple[str, tuple[str, ...]], tuple[Evaluation, Sequence[ItemResult]]],
     ) -> None:
         self.run = run
         self.position = position
@@ -124,7 +124,7 @@ class Item:
             "steps_total": len(self.steps),
             "calls": [self._call(f"call.{place}", each) for place, each in enumerate(trace[:STEPS])],
             "calls_total": len(trace),
-            "results": [self._result(key, *found) for key, found in self.results.items()],
+            "results": [self._result(key, *found) for (key, _), found in self.results.items()],
             "tries": [
                 {
                     "try": each.try_number,
@@ -292,9 +292,17 @@ class Item:
 
     def _result(self, key: str, evaluation: Evaluation, tries: Sequence[ItemResult]) -> dict[str, Any]:
         if not tries:
-            return {"key": key, "evaluation": evaluation.id, "status": "pending", "tries": [], "claims": []}
+            return {
+                "key": key,
+                "evaluation": evaluation.id,
+                "status": "pending",
+                "tries": [],
+                "claims": [],
+                "runs": [],
+            }
         result = tries[-1]
-        judged, name = judged_of(result), f"result.{key}"
+        compared = f".{'..'.join(result.runs)}" if len(result.runs) > 1 else ""
+        judged, name = judged_of(result), f"result.{key}{compared}"
         reasoning = judged.metadata.get("reasoning")
         return {
             "key": key,
@@ -343,8 +351,18 @@ def _claims(claims: Any) -> list[dict[str, Any]]:
     return out
 
 
-def item_of(run: Run, position: int, attempt: int, unit: str, sources: Mapping[str, Evaluation]) -> Item:
-    """Read one item of a run, with all tries."""
+def item_of(
+    run: Run,
+    position: int,
+    attempt: int,
+    unit: str,
+    sources: Mapping[str, Evaluation],
+    evaluations: Sequence[Evaluation],
+) -> Item:
+    """Read one item of a run, with all tries, its results and its comparisons with other runs.
+
+    `sources` has the evaluation of each evaluator of single outputs; a comparison comes from the last of `evaluations`.
+    """
     backend, data = run.store.backend, run.dataset
     if position not in run.selection(len(data)):
         raise UnknownName(f"the run has no example at position {position}")
@@ -357,16 +375,24 @@ def item_of(run: Run, position: int, attempt: int, unit: str, sources: Mapping[s
         raise UnknownName(
             f"the run has no attempt {attempt}{f', unit {unit!r}' if unit else ''} at {position}"
         )
-    results: dict[str, tuple[Evaluation, list[ItemResult]]] = {
-        key: (evaluation, []) for key, evaluation in sources.items()
+    results: dict[tuple[str, tuple[str, ...]], tuple[Evaluation, list[ItemResult]]] = {
+        (key, (run.id,)): (evaluation, []) for key, evaluation in sources.items()
     }
-    for evaluation in {each.id: each for each in sources.values()}.values():
+    used = {each.id for each in sources.values()}
+    for evaluation in evaluations:
+        comparing = {spec.key for spec in evaluation.header.evaluators if spec.kind != "single"}
+        if not comparing and evaluation.id not in used:
+            continue
         for each in backend.scan(evaluation.number, position, position + 1):
             result = result_decoder.decode(each.payload)
-            found = results.get(result.key)
-            same = (result.attempt, result.unit) == (attempt, unit) and run.id in result.runs
-            if found is not None and found[0].id == evaluation.id and same:
-                found[1].append(result)
+            if (result.attempt, result.unit) != (attempt, unit) or run.id not in result.runs:
+                continue
+            place = (result.key, tuple(result.runs))
+            known = place in results and results[place][0].id == evaluation.id
+            if result.key in comparing and not known:
+                results[place] = (evaluation, [])
+            if result.key in comparing or known:
+                results[place][1].append(result)
     return Item(run, position, attempt, unit, example_decoder.decode(row.payload), tries, results)
 
 

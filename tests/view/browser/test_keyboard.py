@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from tests.view.browser.conftest import until
+import karat
+from karat.tasks import FunctionTask
+from tests.view.browser.conftest import Tab, served, until
 
 
 def chosen(page):
@@ -126,6 +128,7 @@ def test_y_copies_the_command_line_of_the_view(tab, sample, capsys):
         f"/c/{first}..{second}?evaluator=judged": ["karat", "compare", first, second],
         f"/f/{first}": ["karat", "show", first, "--failed"],
         f"/p/{first},{second}": ["karat", "report", first, second],
+        f"/s/{first},{second}?by=topic": ["karat", "report", first, second],
     }
     for path, words in wanted.items():
         page = tab.open(path)
@@ -149,3 +152,60 @@ def test_question_mark_shows_the_keys(tab):
     assert violations(page) == []
     page.keyboard.press("Escape")
     page.wait_for_selector("[role=dialog]", state="detached")
+
+
+def test_the_keys_on_a_comparison(tab, sample):
+    first, _, third = (run.id for run in sample.runs)
+    page = tab.open(f"/c/{first}..{third}", ".row a")
+    page.keyboard.press("j")
+    until(page, "document.querySelector('.item h2')?.innerText.includes('ticket-000')")
+    page.keyboard.press("j")
+    until(page, "document.querySelector('.item h2').innerText.includes('ticket-001')")
+    page.keyboard.press("k")
+    until(page, "document.querySelector('.item h2').innerText.includes('ticket-000')")
+    page.keyboard.press("Enter")
+    until(page, "location.search.includes('open=1')")
+    page.keyboard.press("x")
+    until(page, "!location.search.includes('open')")
+    page.keyboard.press("x")
+    until(page, "!location.search.includes('key')")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "filter"
+    page.keyboard.press("Escape")
+    page.keyboard.press("c")
+    until(page, f"location.pathname === '/c/{third}..{first}'")
+
+
+def test_w_on_a_run_opens_what_got_worse_since_the_run_before(tab, sample):
+    _, second, third = (run.id for run in sample.runs)
+    page = tab.open(f"/r/{third}", ".row a")
+    page.keyboard.press("w")
+    until(page, f"location.pathname === '/c/{second}..{third}'")
+    page.wait_for_selector(".row a")
+    page.keyboard.press("w")
+    page.wait_for_selector(".item h2")
+    assert "worse" in page.inner_text(".item h2")
+
+
+def test_w_finds_the_next_of_many_regressions(browser, tmp_path):
+    def answer(number, bad):
+        return number if not bad or 600 <= number < 1000 else -1
+
+    with karat.open_store(tmp_path / "many.db") as store:
+        data = karat.Dataset.from_examples(
+            [{"id": f"n{n}", "input": n, "expected": n} for n in range(1010)], name="numbers"
+        )
+        runs = [
+            karat.run(FunctionTask(answer, parameters={"bad": bad}), data, store=store, progress=False)
+            for bad in (False, True)
+        ]
+        karat.evaluate(runs, ["exact_match"], progress=False)
+        with served(store.url) as viewer:
+            tab = Tab(browser, viewer)
+            pair = "..".join(run.id for run in runs)
+            for key, following in (("900.1", "n1000"), ("1005.1", "n1006"), ("3.1", "n4")):
+                page = tab.open(f"/c/{pair}?key={key}", ".item h2")
+                page.wait_for_selector(".row a")
+                page.keyboard.press("w")
+                until(page, f"document.querySelector('.item h2').innerText.startsWith('{following} ')")
+            tab.close()

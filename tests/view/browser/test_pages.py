@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 
@@ -450,3 +451,139 @@ def test_long_texts_are_folded_and_attempts_are_told_apart(browser, tmp_path):
             page = tab.open(f"/f/{first.id}", ".kind li")
             assert "bad · attempt 2" in page.inner_text(".kind")
             tab.close()
+
+
+def test_more_steps_are_those_of_the_run_that_is_shown(browser, tmp_path):
+    def talk(_, name):
+        return [{"role": ("user", "assistant")[step % 2], "content": f"{name} {step}"} for step in range(450)]
+
+    with karat.open_store(tmp_path / "steps.db") as store:
+        runs = [
+            karat.run(
+                FunctionTask(talk, parameters={"name": name}),
+                [{"id": "a", "input": "x"}],
+                store=store,
+                progress=False,
+            )
+            for name in ("anna", "berta")
+        ]
+        with served(store.url) as viewer:
+            tab = Tab(browser, viewer)
+            page = tab.open(f"/r/{runs[0].id}?key=0.1", ".steps")
+            page.click("text=Show more of 450 steps")
+            until(page, "document.querySelectorAll('.steps > li').length === 400")
+            page.keyboard.press("]")
+            until(page, "document.querySelector('.steps').innerText.includes('berta 0')")
+            assert page.locator(".steps > li").count() == 200
+            assert "anna" not in page.inner_text(".steps")
+            tab.close()
+
+
+def test_an_item_shows_tries_claims_and_comparisons(browser, tmp_path):
+    tried = []
+
+    def answer(text, end):
+        tried.append(text)
+        if end and len(tried) == 2:
+            raise ValueError("not at once")
+        return text + end
+
+    def judge(outputs):
+        claims = [{"claim": "water is wet", "verdict": "supported", "reason": "page 3"}]
+        return karat.Result(
+            "judge", 1.0, comment="fine", metadata={"reasoning": "step one", "claims": claims}
+        )
+
+    class Longer:
+        version = "1"
+
+        def compare(self, example, first, second):
+            return "win" if len(first.value) > len(second.value) else "loss"
+
+    with karat.open_store(tmp_path / "tries.db") as store:
+        data = karat.Dataset.from_examples([{"id": "a", "input": "x"}], name="one")
+        tasks = [FunctionTask(answer, parameters={"end": end}) for end in ("", "!")]
+        runs = [karat.run(task, data, store=store, progress=False) for task in tasks]
+        runs[1] = karat.run(
+            tasks[1], data, store=store, progress=False, retry_failed=True, accept_code_change=True
+        )
+        karat.evaluate(runs, [judge, Longer()], progress=False)
+        with served(store.url) as viewer:
+            tab = Tab(browser, viewer)
+            page = tab.open(f"/r/{runs[1].id}?key=0.1&open=1", ".item h2")
+            text = page.inner_text(".item")
+            for part in (
+                "Tries",
+                "not at once",
+                "try 2",
+                "step one",
+                "water is wet supported page 3",
+                "fine",
+            ):
+                assert part in text
+            assert page.locator(".compared a").all_inner_texts() == [run.id for run in runs]
+            assert page.inner_text(".compared strong") == "loss"
+            page.click(".compared a >> nth=0")
+            until(page, f"location.pathname === '/r/{runs[0].id}' && location.search.includes('key=0.1')")
+            tab.close()
+
+
+def test_a_run_that_is_going_on_is_live_and_its_pending_items_open(browser, tmp_path):
+    reached, go_on = threading.Event(), threading.Event()
+
+    def answer(number):
+        if number == 3:
+            reached.set()
+            go_on.wait(60)
+        return number
+
+    def work():
+        karat.run(answer, data, store=store, concurrency=1, progress=False)
+
+    with karat.open_store(tmp_path / "live.db") as store:
+        data = karat.Dataset.from_examples([{"id": f"n{n}", "input": n} for n in range(8)], name="numbers")
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            assert reached.wait(60)
+            with served(store.url) as viewer:
+                tab = Tab(browser, viewer)
+                page = tab.open("/", "[data-row]")
+                until(page, "document.querySelector('header [role=status]').innerText.includes('live')")
+                assert "running" in page.inner_text("main")
+                page.click('a[href$="filter=status%3Apending"]')
+                assert shown(page) == (5, 8)
+                go_on.set()
+                worker.join(60)
+                until(page, "document.body.innerText.includes('0 of 8 rows')")
+                until(page, "document.querySelector('header [role=status]').innerText === ''")
+                tab.close()
+        finally:
+            go_on.set()
+            worker.join(60)
+
+
+DRAWN = """async (url) => {
+  const { marks } = (await (await fetch(url)).json()).plot;
+  const places = {
+    line: ['x1', 'y1', 'x2', 'y2'], rect: ['x', 'y', 'width', 'height'], circle: ['cx', 'cy'], text: ['x', 'y'],
+  };
+  const own = (each) => [...each.childNodes].filter((node) => node.nodeType === 3).map((node) => node.data).join('');
+  const drawn = [...document.querySelectorAll('svg.plot :is(line, rect, circle, text)')].map((each) => {
+    const numbers = places[each.tagName].map((name) => Number(each.getAttribute(name)));
+    return [each.tagName, ...numbers, each.tagName === 'text' ? own(each) : ''];
+  });
+  const wanted = marks.map((mark) => {
+    const numbers = places[mark.kind].map((name) => mark[name.replace(/^c/, '')]);
+    return [mark.kind, ...numbers, mark.kind === 'text' ? mark.text : ''];
+  });
+  return [drawn, wanted];
+}"""
+
+
+def test_a_plot_has_exactly_the_marks_of_the_server(tab, sample):
+    a, c = sample.runs[0].id, sample.runs[2].id
+    page = tab.open(f"/s/{a},{c}?by=language&evaluator=intent", "svg.plot")
+    drawn, wanted = page.evaluate(DRAWN, f"/api/s?runs={a},{c}&by=language&evaluator=intent")
+    assert len(wanted) > 10
+    assert drawn == wanted

@@ -368,11 +368,12 @@ export class Steps extends Component {
   /** @param {any} props */
   constructor(props) {
     super(props);
-    this.state = { more: [], of: props.item.key, error: "" };
+    this.state = { more: [], of: "", error: "" };
   }
   /** @param {any} props @param {any} state */
   static getDerivedStateFromProps(props, state) {
-    return props.item.key === state.of ? null : { more: [], of: props.item.key };
+    const of = `${props.run} ${props.item.key}`; // another run has other steps at the same row
+    return of === state.of ? null : { more: [], of };
   }
   async load() {
     const { run, item } = this.props;
@@ -397,13 +398,15 @@ export class Steps extends Component {
   }
 }
 
-/** @param {{results: import("./types").Result[]}} props */
-export function Results({ results }) {
+/** @param {{results: import("./types").Result[], at: string}} props */
+export function Results({ results, at }) {
   if (!results.length) return html`<p class="muted">Nothing has judged this output.</p>`;
   return results.map((result) => html`<div class="result">
     <h4>${result.key} ${result.status === "ok" ? null : html`<${Status} status=${result.status} />`}
       ${result.score === null || result.score === undefined ? null : html` <strong>${number(result.score)}</strong>`}
       <span class="muted"> ${result.evaluation}${result.reused_from ? `, reused from ${result.reused_from}` : ""}</span></h4>
+    ${result.runs.length > 1 ? html`<p class="compared">${result.status === "ok" ? html`Verdict <strong>${result.value?.text.slice(0, 300)}</strong>; ` : null}shown in this order:
+      ${result.runs.map((run, place) => html`${place ? ", " : ""}<a href=${address(runPath(run), { key: at, open: 1 })}>${run}</a>`)}</p>` : null}
     ${result.comment ? html`<p class="text" dir="auto">${result.comment}</p>` : null}
     ${result.error ? html`<p class="bad text" dir="auto">${result.error}</p>` : null}
     ${result.reasoning ? html`<h5>Reasoning</h5><p class="text" dir="auto">${result.reasoning}</p>` : null}

@@ -43,7 +43,7 @@ export interface Result {
   key: string; evaluation: string; status: string; score?: number | null; value?: Field; comment?: string;
   error?: string | null; reasoning?: string; claims: { text: string; verdict: string; reason: string }[];
   metadata?: Field; seconds?: number; cost?: number | null; try?: number; reused_from?: string | null;
-  tries: { try: number; status: string; score: number | null; error: string | null }[]; calls?: Call[];
+  tries: { try: number; status: string; score: number | null; error: string | null }[]; calls?: Call[]; runs: string[];
 }
 export interface Item {
   key: string; example: { id: string; position: number; input: Field; expected: Field; metadata: Field };

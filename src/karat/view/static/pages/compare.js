@@ -58,9 +58,9 @@ export class ComparePage extends Component {
     const { query } = this.props;
     if (query.filter === "changed:worse" && this.list?.settled()) { this.list.move(1); return; }
     const [a, b] = this.ids();
-    const page = await ask(address(`/api${pairPath(a, b)}/rows`, { evaluator: query.evaluator, filter: "changed:worse", count: 500 }));
-    const now = Number.parseInt(query.key ?? "-1", 10);
-    const row = page.rows.find((/** @type {any} */ each) => each.position > now) ?? page.rows[0];
+    // The rows around the one that is open; where it is no regression, those that come after it.
+    const { rows } = await ask(address(`/api${pairPath(a, b)}/rows`, { evaluator: query.evaluator, filter: "changed:worse", around: query.key, count: 3 }));
+    const row = rows[rows.findIndex((/** @type {any} */ each) => each.key === query.key) + 1];
     if (row) change({ filter: "changed:worse", key: row.key });
   }
   render() {
@@ -138,6 +138,6 @@ function pair(item, a, b) {
         <td>${place + 1}${place === item.calls.first_divergence ? html` <span class="bad">◀ first divergence</span>` : null}</td>
         <td>${each.same ? each.first : html`<del>${each.first}</del>`}</td><td>${each.same ? each.second : html`<ins>${each.second}</ins>`}</td></tr>`)}</tbody></table></div></section>` : null}
     <div class="beside">${[[item.first, a], [item.second, b]].map(([each, run]) => html`<section><h3>Results of ${run.label}</h3>
-      ${each ? html`<${Results} results=${each.results} />` : null}</section>`)}</div>
+      ${each ? html`<${Results} results=${each.results} at=${each.key} />` : null}</section>`)}</div>
     ${[[item.first, a], [item.second, b]].map(([each, run]) => (each?.steps.length ? html`<details><summary>Trajectory of ${run.label}: ${plural(each.steps_total, "step")}</summary><${Steps} run=${run.id} item=${each} /></details>` : null))}`;
 }

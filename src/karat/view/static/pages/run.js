@@ -111,7 +111,7 @@ export class RunPage extends Component {
         <section><h3>Expected</h3><${Field} field=${item.example.expected} pieces=${side(item.diff, "removed")} /></section>
         <section><h3>Output</h3><${Output} item=${item} pieces=${side(item.diff, "added")} /></section>
       </div>
-      <section><h3>Results</h3><${Results} results=${item.results} /></section>
+      <section><h3>Results</h3><${Results} results=${item.results} at=${item.key} /></section>
       <${Steps} run=${run.id} item=${item} />
       <${Calls} calls=${item.calls} total=${item.calls_total} title="Model and tool calls" />
       <${Tries} item=${item} />

@@ -90,6 +90,27 @@ def test_a_report_on_several_runs_has_every_section(sample):
     assert len(sample.store.aggregations.list()) == before, "a report writes nothing to the store"
 
 
+def test_the_sections_have_their_plots_tables_and_settings(sample):
+    document = html_report(sample.store, summarise(sample.store, [run.id for run in sample.runs]))
+    parts = re.split(r"<section[^>]*>\s*<h2[^>]*>", document)[1:]
+    sections = {part.partition("</h2>")[0]: part for part in parts}
+    for name in ("Estimates", "Paired differences", "Slices", "Confusion", "Cost, time and quality",
+                 "Judges against people", "Failures"):  # fmt: skip
+        assert "<svg" in sections[name], name
+    text = {name: Page(part).text for name, part in sections.items()}
+    assert re.search(r"0\.\d{3} \[0\.\d{3}, [01]\.\d{3}\]", text["Estimates"]), "with intervals"
+    assert re.search(r"[+-]0\.\d{3} \[", text["Paired differences"])
+    assert {"language=de", "language=en", "language=fr"} <= set(text["Slices"].split())
+    assert "refund" in text["Confusion"]
+    scatter = sections["Cost, time and quality"].partition("<svg")[2].partition("</svg>")[0]
+    assert scatter.count("<circle") >= 3, "a point for each run"
+    assert re.search(r"\[0\.\d{3}, [01]\.\d{3}\]", scatter), "with its interval"
+    assert "JSONDecodeError" in text["Failures"]
+    assert "ticket-" in text["Changed examples"]
+    assert all(run.id in text["Made with"] for run in sample.runs)
+    assert "openai/medium" in text["Made with"]
+
+
 def test_a_report_on_one_run_has_only_what_is_its_own(sample):
     first, second = sample.runs[:2]
     page = check_safe(html_report(sample.store, summarise(sample.store, [first.id])))

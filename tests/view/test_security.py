@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from karat.errors import StoreError, StoreRefused
 from karat.store import open_store
 from karat.view import server
 from karat.view.server import HEADERS, static_files
@@ -48,7 +49,8 @@ def test_nothing_is_answered_without_the_cookie(served, path):
 )  # fmt: skip
 def test_only_the_exact_host_is_answered(served, host):
     for path in ("/", "/api/runs"):
-        assert served.ask(path, host=host.format(port=served.server.port)).status in (400, 421)
+        status = served.ask(path, host=host.format(port=served.server.port)).status
+        assert status == (421 if host else 400), "without a Host it is no HTTP/1.1"
     assert served.ask("/api/runs").status == 200
 
 
@@ -216,6 +218,25 @@ def test_every_answer_has_the_headers(served, path):
         assert "unsafe" not in policy
         assert "http" not in policy
         assert "require-trusted-types-for 'script'" in policy
+
+
+def test_the_headers_are_those_that_the_documentation_names(served):
+    headers = served.ask("/").headers
+    policy = dict(
+        part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";") if part
+    )
+    assert policy.pop("default-src") == "'none'"
+    for name in ("script-src", "style-src", "img-src", "connect-src"):
+        assert policy.pop(name) == "'self'"
+    assert policy.pop("require-trusted-types-for") == "'script'"
+    assert set(policy.values()) <= {"'none'"}, "whatever else is named is forbidden"
+    assert (headers["X-Content-Type-Options"], headers["Referrer-Policy"]) == ("nosniff", "no-referrer")
+
+
+def test_connections_to_the_store_are_read_only(viewer, world):
+    with viewer.server.viewer.pool.store() as store, pytest.raises((StoreError, StoreRefused)):
+        store.tag(world.first.id, ["written"])
+    assert "written" not in world.store.runs.get(world.first.id).header.labels
 
 
 def test_it_listens_on_the_loopback_address_only(served):

@@ -392,8 +392,8 @@ def test_a_dataset_is_not_a_task(karat, project):
     ],
 )
 def test_a_module_that_cannot_be_imported_is_refused_with_the_line(karat, project, says, module):
-    (project / "broken.py").write_text(module)
-    for name in ("broken.py:shout", "broken.shout"):
+    (project / "unimportable.py").write_text(module)
+    for name in ("unimportable.py:shout", "unimportable.shout"):
         said = karat("run", name, "--data", "qa.jsonl", "--input", "question")
         assert said.code == 2
         says(said.err)

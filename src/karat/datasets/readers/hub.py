@@ -58,7 +58,7 @@ def _undecoded(datasets: Any, loaded: Any) -> tuple[Any, set[str]]:
         return feature
 
     media = set()
-    for name, feature in dict(loaded.features or {}).items():
+    for name, feature in dict(getattr(loaded, "features", None) or {}).items():
         plain = without_decoding(feature)
         if plain != feature:
             media.add(name)

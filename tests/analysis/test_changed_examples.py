@@ -8,7 +8,7 @@ import pytest
 import karat
 from karat.analysis.comparison import compare, served_warnings, setting_differences
 from karat.records import Call, Usage, usage_of
-from karat.tasks import FunctionTask
+from karat.tasks import FunctionTask, PromptTask
 from karat.testing import FakeProvider
 
 LONG = "The answer, after much thought about the question and about its many possible meanings, is: "
@@ -96,6 +96,19 @@ def test_code_commit_environment_and_served_models_are_compared(runs):
         ("dataset", "dataset"),
     }
     assert served_warnings([first, other], {}) == []
+
+
+def test_a_changed_prompt_is_shown_by_its_words():
+    data = [{"id": str(n), "input": f"q{n}", "expected": "q1"} for n in range(4)]
+    prompts = ("Answer: {input}", "Answer in one word: {input}")
+    store = karat.open_store("memory://")
+    with FakeProvider() as server:
+        tasks = [PromptTask(prompt, model=server.spec("m")) for prompt in prompts]
+        made = [karat.run(task, data, store=store) for task in tasks]
+        report = compare(made, evaluators=["exact_match"]).report()
+    [changed] = setting_differences([run.header for run in made], ["d", "d"])
+    assert (changed.name, changed.values) == ("prompt", list(prompts))
+    assert report.index(f"prompt  {prompts[0]} → {prompts[1]}") < report.index("conclusion")
 
 
 def test_two_served_models_within_one_run_are_a_warning(runs):

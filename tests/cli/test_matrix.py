@@ -77,4 +77,4 @@ def test_what_only_follows_from_a_prompt_is_not_told_beside_it(karat, folder):
         "temperature=1.0 prompt={input}",
         "temperature=1.0 prompt=Say {input}",
     ]
-    assert "messages" in document["comparison"]["runs"][0]["settings"], "a program sees all that differs"
+    assert document["comparison"]["runs"][0]["settings"] == {"temperature": 0.0, "prompt": "{input}"}

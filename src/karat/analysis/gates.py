@@ -259,7 +259,8 @@ def _reach(least: float, estimate: Estimate, sign: float = 1.0, form: str = ".3f
     reached = best if better else worst
     way = "up" if better == (sign > 0) else "down"
     to = "anywhere" if reached is None else f"{way} to {sign * reached:{form}}"
-    return f"which could take the interval {to}: complete them first"
+    them = "it" if estimate.of - estimate.n == 1 else "them"
+    return f"which could take the interval {to}: complete {them} first"
 
 
 def _missing(estimate: Estimate, noun: str) -> str:

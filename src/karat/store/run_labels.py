@@ -41,6 +41,8 @@ def settings_of(header: RunHeader) -> dict[str, Any]:
         # The parameters of a function and what memory systems share are nested mappings.
         if name in ("parameters", "shared_settings") and isinstance(value, dict):
             found |= value
+        elif name == "messages" and (prompt := _prompt(value)) is not None:
+            found["prompt"] = prompt
         elif name == "recorded":
             found[name] = str(value)[:8]
         elif name == "name" and value == header.task:
@@ -54,6 +56,15 @@ def settings_of(header: RunHeader) -> dict[str, Any]:
     if header.replicate > 1:
         found["replicate"] = header.replicate
     return found
+
+
+def _prompt(messages: object) -> str | None:
+    """The text of a prompt that is one message of the user; None of any other."""
+    if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], dict):
+        content = messages[0].get("content")
+        if messages[0].keys() == {"role", "content"} and messages[0]["role"] == "user":
+            return content if isinstance(content, str) else None
+    return None
 
 
 def _models(identities: list[Any]) -> dict[str, Any]:

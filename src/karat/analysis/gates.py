@@ -70,7 +70,7 @@ VERDICT_STYLES: dict[Verdict, str] = {"holds": "good", "fails": "bad", "undecide
 
 
 SHARES = ("accuracy", "win_rate")
-"""Metrics that lie between 0 and 1, whatever they are computed from."""
+"""Metrics that always lie between 0 and 1."""
 
 
 def read_limit(text: str) -> Limit:
@@ -237,7 +237,7 @@ def _decide(least: float, estimate: Estimate, examples: int) -> tuple[Verdict, C
 
 
 def limits_with_missing(estimate: Estimate) -> tuple[float | None, float | None]:
-    """The interval of a value over all items, whatever the missing ones are; None where there is no limit.
+    """The interval of a value over all items, allowing for the missing ones; None where there is no limit.
 
     The bounds say where the value would be if the missing items were as bad, or as good, as can be. The items that are
     there leave their doubt beside it, by their share of all: for means, shares and differences this is exact.

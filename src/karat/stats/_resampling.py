@@ -273,7 +273,7 @@ def permutation_interval(
 
     A mean is inside when flipping the signs of the differences from it, by whole clusters, gives an absolute sum as
     large as the one seen often enough. No limit where the flips are too few to reject, or all differences are equal;
-    equal differences other than 0 have no p-value either, because there is no interval that it would invert.
+    equal differences other than 0 have no p-value either, because it would have no interval to invert.
     """
     import numpy as np
 

@@ -96,7 +96,7 @@ def cached_segments(
 # Columns that are made while nobody waits for them.
 
 Report: TypeAlias = Callable[[float], None]
-"""Is told which share of the columns is made."""
+"""A callback that gets the share of the columns that is built, from 0 to 1."""
 
 _make_elsewhere: ContextVar[Callable[[Run | Evaluation | StoredDataset], None] | None] = ContextVar(
     "make_elsewhere", default=None

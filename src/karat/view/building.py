@@ -1,9 +1,8 @@
 """Columns that a store lacks, made in the background while the viewer answers.
 
 A store of an earlier karat has no columns, and no store has those of its datasets. Reading a million records takes
-several seconds, so a request does not wait for them: one thread makes what was asked for, one after the other, with a
-connection of its own, and keeps it in the user's cache. Until then a request that cannot do without is told how far
-it is.
+several seconds, so a request does not wait for them: one thread builds what was asked for, in order, with its own
+connection, and stores it in the user's cache. Until then, a request that needs columns gets the progress instead.
 """
 
 from __future__ import annotations

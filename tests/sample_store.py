@@ -7,6 +7,7 @@ provider on loopback, so that the numbers are the same every time.
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,7 +97,8 @@ def reply_of(body: dict[str, Any]) -> Any:
         wrong = any(
             part in text for part in ("30 days", "contact the carrier", "does not exist", "stays as it is")
         )
-        doubt = chance("judge", text) < 0.06
+        words = re.sub(r"[0-9a-f]{16}", "", text)  # the fences differ from one user of karat to the next
+        doubt = chance("judge", words) < 0.06
         verdict = wrong == doubt
         reason = "agrees with the reference" if verdict else "contradicts the reference"
         return json.dumps({"analysis": f"The reply {reason}.", "pass": verdict})

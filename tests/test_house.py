@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -223,3 +224,28 @@ def test_no_extra_installs_torch():
     names = {name for name, _ in seen}
     assert {"numpy", "pyarrow", "agentevals"} <= names
     assert not names & {"torch", "sentence-transformers", "sentence_transformers"}
+
+
+def test_types_are_prepared_before_msgspec_decodes_into_them() -> None:
+    """Two threads that use a struct for the first time end the process; `prepared` is the guard."""
+    unguarded = []
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            place = {"convert": 1, "Decoder": 0}.get(node.func.attr)
+            called = ast.unparse(node.func)
+            if not called.startswith("msgspec.") or (place is None and node.func.attr != "decode"):
+                continue
+            kinds = [each.value for each in node.keywords if each.arg == "type"]
+            if place is not None and len(node.args) > place:
+                kinds.append(node.args[place])
+            for kind in kinds:
+                written = ast.unparse(kind)
+                builtin = set(re.findall(r"[\w.]+", written)) <= BUILT_IN
+                if not written.startswith("prepared(") and not builtin and path.stem != "serialization":
+                    unguarded.append(f"{path.relative_to(SOURCE)}:{node.lineno} {called}({written})")
+    assert not unguarded
+
+
+BUILT_IN = {"dict", "list", "tuple", "str", "int", "float", "bytes", "object", "Any", "msgspec.Raw"}

@@ -7,6 +7,8 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -332,3 +334,42 @@ def _is_stored(*values: Any) -> bool:
     except UnsupportedType:
         return False  # two keys of an object that become one
     return True
+
+
+FIRST_USE = """
+import threading, time
+import msgspec
+from karat.serialization import converter, prepared
+
+def slow():
+    looking.set()
+    time.sleep(0.3)
+    return int
+
+class Inner(msgspec.Struct):
+    number: "slow()"
+
+class Outer(msgspec.Struct):
+    inner: Inner
+
+def plain():
+    return msgspec.json.decode(b'{"inner": {"number": 1}}', type=%s)
+
+def annotated():
+    return converter(Outer)({"inner": {"number": 1}})
+
+looking, seen = threading.Event(), []
+first = threading.Thread(target=lambda: seen.append(plain()))
+first.start()
+looking.wait(30)
+seen += [plain(), annotated()]
+first.join()
+assert [each.inner.number for each in seen] == [1, 1, 1]
+"""
+
+
+def test_threads_may_use_a_type_for_the_first_time_at_the_same_moment() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_USE % "prepared(Outer)"], capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -23,10 +23,12 @@ Anything else raises `UnsupportedType`, which names the place and the fix.
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import functools
 import inspect
 import sys
+import threading
 import typing
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Set
@@ -414,6 +416,24 @@ def _record_fields(kind: type) -> tuple[str, ...] | None:
 
 # ---------------------------------------------------------------- back to annotated types
 
+_prepared: set[Any] = set()
+_preparing = threading.RLock()
+
+K = typing.TypeVar("K")
+
+
+def prepared(kind: K) -> K:
+    """Return a type that msgspec is to decode into, after making sure that any thread may do so.
+
+    msgspec looks at the fields of a type when it is first used. A second thread that uses the type meanwhile finds it
+    half known, and the process ends with a segmentation fault (msgspec 0.22 and before).
+    """
+    if kind not in _prepared:
+        with _preparing:
+            msgspec.json.Decoder(kind)
+            _prepared.add(kind)
+    return kind
+
 
 def converter(annotation: object) -> Callable[[Any], Any] | None:
     """Return a function that turns stored JSON into the annotated type; None where there is nothing to do."""
@@ -445,6 +465,8 @@ def converter(annotation: object) -> Callable[[Any], Any] | None:
     )
     if not needs:
         return None
+    with _preparing, contextlib.suppress(Exception):  # what msgspec does not know, it names when it is used
+        msgspec.json.Decoder(annotation)
     convert = functools.partial(msgspec.convert, type=annotation, strict=False, dec_hook=_dec_hook)
     prepare = _base64_where_bytes(annotation)
     return convert if prepare is None else lambda value: convert(prepare(value))

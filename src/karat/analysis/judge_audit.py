@@ -21,6 +21,7 @@ from karat.execution.labels import latest_audit, results_of
 from karat.execution.run import run as run_stage
 from karat.keys import fingerprint
 from karat.records import AUDIT, FORMAT, AggregateTable, AggregationHeader, Counts, Estimate, Example
+from karat.serialization import prepared
 from karat.store import Store
 from karat.store.handles import Aggregation, Evaluation
 
@@ -326,7 +327,9 @@ class AuditItem(msgspec.Struct, frozen=True):
 def audit_items() -> tuple[AuditItem, ...]:
     """The shipped questions."""
     text = files("karat.evaluators.judges").joinpath("audit", "items.jsonl").read_text(encoding="utf-8")
-    return tuple(msgspec.json.decode(line, type=AuditItem) for line in text.splitlines() if line.strip())
+    return tuple(
+        msgspec.json.decode(line, type=prepared(AuditItem)) for line in text.splitlines() if line.strip()
+    )
 
 
 _VERDICT = json.dumps(

@@ -14,6 +14,7 @@ from karat.execution.pipeline import environment
 from karat.formatting import Block, as_html, as_markdown, as_text
 from karat.keys import fingerprint
 from karat.records import FORMAT, AggregateTable, AggregationHeader, AggregatorSpec, Counts, Estimate
+from karat.serialization import prepared
 from karat.store import Store
 from karat.store.handles import Aggregation, Evaluation, Run
 from karat.store.run_labels import run_labels
@@ -100,7 +101,7 @@ def find_or_compute(
     known = [] if new else store.backend.headers("aggregation", configuration=configuration)
     if known:
         found = store.aggregations.get(known[-1].id)
-        return _with_id(msgspec.convert(found.tables[0].value, type_), found.id)
+        return _with_id(msgspec.convert(found.tables[0].value, prepared(type_)), found.id)
     made = compute()
     if not keep:
         return made

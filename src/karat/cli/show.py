@@ -28,6 +28,7 @@ from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.formatting import Block, Details, Heading, Paragraph, Table, clean, counts_text, plural
 from karat.layout import Styled
 from karat.records import EvaluatorSpec, ItemResult, Output, summary_of
+from karat.serialization import prepared
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.repositories import output_decoder, result_decoder
 from karat.store.rows import LONGEST_CELL, place_name, row_tables, trajectory_of, value_text
@@ -216,9 +217,9 @@ def _aggregation(handle: Aggregation) -> list[Block]:
     for table in handle.tables:
         kind = table.value.get("kind") if isinstance(table.value, dict) else None
         if kind == "comparison":
-            return comparison_blocks(msgspec.convert(table.value, Comparison))
+            return comparison_blocks(msgspec.convert(table.value, prepared(Comparison)))
         if kind == "ranking":
-            return ranking_blocks(msgspec.convert(table.value, Ranking))
+            return ranking_blocks(msgspec.convert(table.value, prepared(Ranking)))
     runs = handle.runs
     labels = run_labels([run.header for run in runs]) if len(runs) > 1 else {}
     return aggregation_blocks(handle.header, labels, handle.store.command, None)

@@ -28,7 +28,7 @@ from karat.datasets.readers.rows import BadRow, RowSource, describe, short
 from karat.errors import DataError, RequestError, UnsupportedType, did_you_mean, with_article
 from karat.paths import MISSING, kind_of, parse
 from karat.records import JSON, Example
-from karat.serialization import to_json_value
+from karat.serialization import prepared, to_json_value
 
 # Which fields of a row become the input, what is expected, the id and the metadata of an example.
 
@@ -234,7 +234,7 @@ def _field(role: str, name: Any) -> Field:
 SHOWN = 10
 """Examples that a notebook shows."""
 
-_decode_example = msgspec.json.Decoder(Example).decode
+_decode_example = msgspec.json.Decoder(prepared(Example)).decode
 _VERSIONED = re.compile(r".*@[0-9]+", re.DOTALL)
 
 
@@ -412,7 +412,7 @@ class _OnlyId(msgspec.Struct):
     id: str
 
 
-_decode_id = msgspec.json.Decoder(_OnlyId).decode
+_decode_id = msgspec.json.Decoder(prepared(_OnlyId)).decode
 _encode = msgspec.json.Encoder().encode
 
 

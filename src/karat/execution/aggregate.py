@@ -47,7 +47,7 @@ from karat.records import (
     Result,
     Skipped,
 )
-from karat.serialization import encode
+from karat.serialization import encode, prepared
 from karat.store.backend import RecordDecoder
 from karat.store.handles import Aggregation, Chunks, Evaluation, StoredDataset
 from karat.store.repositories import count_items, latest, result_decoder
@@ -198,7 +198,7 @@ class _Target:
                 if not isinstance(aggregate, Aggregate):
                     raise TypeError(f"finish returned {type(aggregate).__name__}, not an Aggregate")
                 # A value that cannot be stored fails only this aggregator; others are returned as they will be read.
-                return msgspec.json.decode(encode(aggregate), type=Aggregate)
+                return msgspec.json.decode(encode(aggregate), type=prepared(Aggregate))
             except FAILURES as error:
                 self.failure = failure_of(error)
         return None

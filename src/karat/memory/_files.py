@@ -16,7 +16,7 @@ from karat.errors import DataError, RequestError
 from karat.formatting import plural
 from karat.memory._samples import question_unit, session_unit, summary_of_unit, units_of
 from karat.records import Example, Value
-from karat.serialization import encode
+from karat.serialization import encode, prepared
 from karat.tasks import Context, Task
 
 SESSIONS, QUESTIONS = "pipeline_sessions.jsonl", "pipeline_qa.jsonl"
@@ -125,7 +125,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise DataError(f"{path} is not a manifest of this version: remove it or restore the original")
     try:
-        msgspec.convert(found, _Manifest)
+        msgspec.convert(found, prepared(_Manifest))
     except msgspec.ValidationError as error:
         raise DataError(f"{path} is damaged: {error}: remove it or restore the original") from error
     return found
@@ -443,5 +443,5 @@ class PipelineFiles(Task):
         return "recorded"
 
 
-_session_decoder = msgspec.json.Decoder(_SessionLine)
-_question_decoder = msgspec.json.Decoder(_QuestionLine)
+_session_decoder = msgspec.json.Decoder(prepared(_SessionLine))
+_question_decoder = msgspec.json.Decoder(prepared(_QuestionLine))

@@ -52,7 +52,7 @@ from karat.memory._system import (
 from karat.models import record_tool_call
 from karat.records import Example, Output, Value
 from karat.registry import check_parameters, parameters_of
-from karat.serialization import encode, to_json_value
+from karat.serialization import encode, prepared, to_json_value
 from karat.tasks import Context, Task, code_fingerprint
 
 MOST_MEMORIES = 200_000
@@ -377,7 +377,7 @@ class _Drive:
             return None
         for place in sorted(self.folder.glob("saved-*"), reverse=True):
             try:
-                saved = msgspec.json.decode((place / "karat.json").read_bytes(), type=_Saved)
+                saved = msgspec.json.decode((place / "karat.json").read_bytes(), type=prepared(_Saved))
             except (OSError, msgspec.DecodeError):
                 continue
             if saved.session <= first and self._load(place):

@@ -11,6 +11,7 @@ import msgspec
 from karat.errors import DataError
 from karat.memory._dialogue import MemoryPoint, Question, Sample, Session
 from karat.records import Example
+from karat.serialization import prepared
 
 GOLD_OF_SESSION = ("new", "updates", "interference", "source_id")
 GOLD_OF_QUESTION = (
@@ -75,7 +76,7 @@ def as_sample(example: Example) -> Sample:
 
 def _joined(kind: Any, given: list[dict[str, Any]], gold: list[dict[str, Any]]) -> Iterator[Any]:
     for one, other in zip(given, gold, strict=True):
-        yield msgspec.convert({**one, **other}, kind)
+        yield msgspec.convert({**one, **other}, prepared(kind))
 
 
 def units_of(example: Example) -> list[str]:

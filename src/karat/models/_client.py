@@ -39,6 +39,7 @@ from karat.models.providers import Tokens, embedding_tokens
 from karat.models.providers._model_rules import prefill_refusal, refusal, rules_for
 from karat.records import Call, Usage
 from karat.registry import Registry
+from karat.serialization import prepared
 
 if TYPE_CHECKING:
     import numpy
@@ -353,7 +354,7 @@ def _recorded(endpoint: Endpoint, request: Request, encoded: bytes) -> dict[str,
     if secrets:
         redacted = redactor_of(secrets).in_bytes(encoded)
         if redacted is not encoded and redacted != encoded:
-            request = msgspec.json.decode(redacted, type=Request)
+            request = msgspec.json.decode(redacted, type=prepared(Request))
     out: dict[str, Any] = {"messages": request.messages}
     values = _options(request)
     if values != _DEFAULT_OPTIONS:
@@ -529,7 +530,7 @@ class _Rows(msgspec.Struct):
     usage: Any = None
 
 
-_decode_rows = msgspec.json.Decoder(_Rows).decode
+_decode_rows = msgspec.json.Decoder(prepared(_Rows)).decode
 _LARGEST = 3.4e38
 """Numbers beyond this are infinite in the arrays of four bytes that vectors become."""
 

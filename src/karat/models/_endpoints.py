@@ -21,6 +21,7 @@ from karat.models._messages import PARAMETERS
 from karat.models._prices import Price, find_price
 from karat.models._recording import _default_model
 from karat.models.providers import API_NAMES, Provider, Quirks, providers, requested_tier
+from karat.serialization import prepared
 
 # Entries of a models.yaml that was written for SyGra: recognised by `model_type`, checked when a model is used.
 #
@@ -311,7 +312,7 @@ def _endpoint(spec: str, name: str, model: str, base_url: str = "", **given: Any
         key_command=key_command,
         needs_key=bool(key_env) and not key_command and provider.needs_key and (not own or not its_own),
         price=price,
-        limits=msgspec.convert(limits, Limits),
+        limits=msgspec.convert(limits, prepared(Limits)),
         quirks=provider.quirks,
         **given,
     )
@@ -348,12 +349,12 @@ def _defined(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
         "headers": entry.headers,
         "headers_env": entry.headers_env,
         "limits": entry.limits.model_dump(exclude_none=True),
-        "timeouts": msgspec.convert(entry.timeouts.model_dump(exclude_none=True), Timeouts),
-        "retries": msgspec.convert(entry.retries.model_dump(exclude_none=True), Retries),
+        "timeouts": msgspec.convert(entry.timeouts.model_dump(exclude_none=True), prepared(Timeouts)),
+        "retries": msgspec.convert(entry.retries.model_dump(exclude_none=True), prepared(Retries)),
         "structured": entry.structured,
     }
     if entry.prices is not None:
-        given["price"] = msgspec.convert(entry.prices.model_dump(exclude_none=True), Price)
+        given["price"] = msgspec.convert(entry.prices.model_dump(exclude_none=True), prepared(Price))
     if entry.base_url:
         check_url(entry.base_url, f"{models_file()}: {name}.base_url")
     if entry.base_url or entry.wire:

@@ -16,6 +16,7 @@ import msgspec
 from karat.errors import BudgetReached, ConfigError, RequestError, Stopped
 from karat.models._messages import Request
 from karat.models.providers import requested_tier
+from karat.serialization import prepared
 
 if TYPE_CHECKING:
     from karat.models.providers import Tokens
@@ -203,7 +204,9 @@ def _tables() -> list[PriceTable]:
 @lru_cache(maxsize=1)
 def bundled() -> PriceTable:
     """The table that comes with karat."""
-    return msgspec.json.decode((Path(__file__).parent / "prices.json").read_bytes(), type=PriceTable)
+    return msgspec.json.decode(
+        (Path(__file__).parent / "prices.json").read_bytes(), type=prepared(PriceTable)
+    )
 
 
 @lru_cache(maxsize=8)
@@ -216,8 +219,8 @@ def _read(path: Path, _modified: int) -> PriceTable:
             document = yaml.safe_load(content)
             if isinstance(document, dict) and "date" in document:
                 document["date"] = str(document["date"])  # YAML reads a day as a date
-            return msgspec.convert(document, PriceTable)
-        return msgspec.json.decode(content, type=PriceTable)
+            return msgspec.convert(document, prepared(PriceTable))
+        return msgspec.json.decode(content, type=prepared(PriceTable))
     except Exception as error:
         raise ConfigError([f"KARAT_PRICES cannot be read: {error}"], str(path)) from None
 

@@ -46,6 +46,7 @@ from karat.records import (
 )
 from karat.reporting import marks
 from karat.reporting.marks import HALF, WIDE, Plot, Point, Row, direction_of
+from karat.serialization import prepared
 from karat.store import Store
 
 MOST_METRICS = 5
@@ -99,10 +100,14 @@ def html_report(store: Store, summary: Summary, confidence: float = 0.95) -> str
 def gather(store: Store, summary: Summary, confidence: float) -> Content:
     """Read what a report needs beside the summary: paired differences, and what people say of judges."""
     comparisons = [
-        msgspec.convert(table.value, Comparison) for table in summary.tables if _kind(table) == "comparison"
+        msgspec.convert(table.value, prepared(Comparison))
+        for table in summary.tables
+        if _kind(table) == "comparison"
     ]
     rankings = [
-        msgspec.convert(table.value, Ranking) for table in summary.tables if _kind(table) == "ranking"
+        msgspec.convert(table.value, prepared(Ranking))
+        for table in summary.tables
+        if _kind(table) == "ranking"
     ]
     notes = list(summary.notes)
     if len(summary.runs) > 1 and not comparisons and not rankings:
@@ -627,7 +632,7 @@ class _Report:
                 rows = [
                     Row(
                         f"{run['rank']}. {self.labels.get(run['name'], run['name'])}",
-                        msgspec.convert(run["rating"], Estimate),
+                        msgspec.convert(run["rating"], prepared(Estimate)),
                         note=f"rank {run['rank_low']}–{run['rank_high']} · {run['wins']:,} won, {run['losses']:,} lost,"
                         f" {run['ties']:,} tied",
                         about={"run": run["name"], "evaluator": table.evaluator},

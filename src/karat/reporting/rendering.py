@@ -31,6 +31,7 @@ from karat.formatting import (
     number,
 )
 from karat.records import Usage, group_text
+from karat.serialization import prepared
 
 FORMATS = {
     ".html": "html",
@@ -133,9 +134,9 @@ def _effects(metrics: list[Metric], labels: dict[str, str]) -> list[Block]:
 
 def _table_blocks(name: str, table: Any, labels: dict[str, str]) -> list[Block]:
     if isinstance(table, dict) and table.get("kind") == "comparison":
-        return comparison_blocks(msgspec.convert(table, Comparison))
+        return comparison_blocks(msgspec.convert(table, prepared(Comparison)))
     if isinstance(table, dict) and table.get("kind") == "ranking":
-        return ranking_blocks(msgspec.convert(table, Ranking))
+        return ranking_blocks(msgspec.convert(table, prepared(Ranking)))
     if isinstance(table, dict) and "labels" in table and "matrix" in table:
         return _confusion(name, table)
     if isinstance(table, dict) and "runs" in table and "win_probability" in table:

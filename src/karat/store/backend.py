@@ -16,6 +16,7 @@ from zlib import crc32
 import msgspec
 
 from karat.errors import StoreError, StoreRefused
+from karat.serialization import prepared
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ class RecordDecoder(Generic[T]):
 
     def __init__(self, type: type[T]) -> None:
         self._type = type
-        self._decode = msgspec.json.Decoder(type).decode
+        self._decode = msgspec.json.Decoder(prepared(type)).decode
 
     def decode(self, payload: bytes) -> T:
         """Decode a header or a record."""

@@ -32,6 +32,7 @@ import msgspec
 from karat import paths
 from karat.errors import StoreError
 from karat.records import Call, EvaluationHeader, Failed, Failure, Ok, Result, Skipped, Usage, usage_of
+from karat.serialization import prepared
 from karat.store.backend import REUSED, Cells, ItemKeys, RecordDecoder, Row, item_order
 from karat.store.sql import check_time_limit
 
@@ -375,7 +376,7 @@ class Segment(msgspec.Struct, array_like=True, frozen=True):
 
 SEGMENT_FORMAT = 1
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Segment).decode
+_decode = msgspec.msgpack.Decoder(prepared(Segment)).decode
 
 
 if sys.byteorder == "little":

@@ -25,7 +25,7 @@ from karat.records import (
     Output,
     RunHeader,
 )
-from karat.serialization import encode
+from karat.serialization import encode, prepared
 from karat.store import lease as leases
 from karat.store.backend import (
     FAILED,
@@ -454,7 +454,7 @@ class Aggregations(Repository[AggregationHeader, Aggregation]):
             evaluations = [self.store.evaluations.get(each).header for each in header["evaluations"]]
             keys = {spec.key for each in evaluations for spec in each.evaluators}
             runs = dict.fromkeys(run for each in evaluations for run in each.runs)
-            upgraded = msgspec.convert(upgrade_aggregation(header, keys, runs), AggregationHeader)
+            upgraded = msgspec.convert(upgrade_aggregation(header, keys, runs), prepared(AggregationHeader))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(f"{row.id} is not an aggregation of format 1: {error!r}") from error
         return Aggregation(self.store, row.number, upgraded)

@@ -24,6 +24,7 @@ from karat.datasets.readers.rows import (
 from karat.errors import DataError, RequestError, did_you_mean
 from karat.paths import MISSING, kind_of, parse
 from karat.records import Example
+from karat.serialization import prepared
 from karat.tasks.function import Context, Task
 
 FORM = 'recorded outputs are records of {"id": …, "output": …}'
@@ -61,7 +62,7 @@ class RecordedOutputs(Task):
         self._source = None if plain else RowSource(self.path)
         self._unit = "line" if self._source is None else self._source.unit
         self.name = name or (self.path.stem if self._source is None else self._source.stem)
-        self._decoder = msgspec.json.Decoder(_Line)
+        self._decoder = msgspec.json.Decoder(prepared(_Line))
         self._decode_row = msgspec.json.Decoder(dict[str, Any]).decode
         self._where: dict[tuple[str, int], int] = {}
         self._hash = hashlib.blake2b(digest_size=16)
@@ -113,7 +114,7 @@ class RecordedOutputs(Task):
         if "id" not in row:
             raise DataError(f"{place}: there is no field 'id': {did_you_mean('id', row)}; {FORM}")
         try:
-            record = msgspec.convert(row, _Line)
+            record = msgspec.convert(row, prepared(_Line))
         except msgspec.ValidationError as error:
             raise DataError(f"{place}: {error}") from error
         value = self._value(record, line) if record.error is None else None

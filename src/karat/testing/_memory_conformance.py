@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from karat.memory import MemorySystem, Retrieval, StoredMemory, Turn
+from karat.serialization import prepared
 
 _THINGS = (
     "kettle", "violin", "bicycle", "lantern", "compass", "blanket", "telescope", "teapot", "camera", "ladder",
@@ -208,7 +209,9 @@ class MemorySystemConformance:
         ]
         system = self.started(tmp_path / "store", turns)
         snapshot = system.snapshot()
-        assert msgspec.json.decode(msgspec.json.encode(snapshot), type=list[StoredMemory]) == snapshot
+        assert (
+            msgspec.json.decode(msgspec.json.encode(snapshot), type=prepared(list[StoredMemory])) == snapshot
+        )
         if self.stores and self.verbatim:
             assert any("Ünïcödé 👩‍👩‍👧" in memory.text for memory in snapshot)
         for query in ("記憶", "", "\x00", "\ud800", "what about 'DROP TABLE'? " * 50):

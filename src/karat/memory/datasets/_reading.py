@@ -16,6 +16,7 @@ import msgspec
 from karat.datasets.readers.rows import MAX_ROW, BadRow, RowSource, bounded_lines, describe, short
 from karat.errors import DataError
 from karat.memory._dialogue import Attachment, Evidence, Question, Sample, Session, Turn
+from karat.serialization import prepared
 
 MOST_ITEMS = 200_000
 """Elements of one list: more sessions, turns or questions than any dialogue has."""
@@ -247,7 +248,7 @@ class LineIndex:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offsets: dict[str, tuple[int, int, int]] = {}
-        decode = msgspec.json.Decoder(self._Key).decode
+        decode = msgspec.json.Decoder(prepared(self._Key)).decode
         try:
             with path.open("rb") as file:
                 offset = 0

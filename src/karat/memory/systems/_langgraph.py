@@ -21,7 +21,7 @@ from karat.memory.systems import _model
 from karat.memory.systems._libraries import Ids, LibraryMemory, reproducible, require, required_model
 from karat.memory.systems._turns import check_whole
 from karat.registry import load_object
-from karat.serialization import storable
+from karat.serialization import prepared, storable
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -128,7 +128,7 @@ class _StoreMemory(LibraryMemory):
     def load(self, directory: Path) -> None:
         path = directory / FILE
         try:
-            content = msgspec.json.decode(path.read_bytes(), type=_File)
+            content = msgspec.json.decode(path.read_bytes(), type=prepared(_File))
         except (OSError, msgspec.MsgspecError) as error:
             raise DataError(f"{path}: cannot load a saved {self.name} memory: {error}") from error
         if content.format != 1 or content.system != self.name:

@@ -29,7 +29,7 @@ from karat.memory import memory_systems
 from karat.memory._dialogue import Turn
 from karat.memory._system import Capabilities, MemorySystem, Retrieval, RetrievedMemory, StoredMemory
 from karat.memory.systems._turns import check_share, check_whole
-from karat.serialization import storable
+from karat.serialization import prepared, storable
 
 MEGABYTE = 1_000_000
 KEPT_ERRORS = 4_000
@@ -83,7 +83,7 @@ class _ServiceMemory(MemorySystem):
         body = msgspec.json.encode({"op": operation, **storable(arguments)})
         reply = self._send(operation, body)
         try:
-            found = msgspec.json.decode(reply, type=form)
+            found = msgspec.json.decode(reply, type=prepared(form))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             shown = reply[:200].decode("utf-8", "replace")
             raise ServiceFailed(

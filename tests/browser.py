@@ -16,7 +16,10 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+NAMES = (
+    *("chromium-headless-shell", "chromium", "chromium-browser"),
+    *("google-chrome", "google-chrome-stable", "chrome"),
+)
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
 
@@ -30,7 +33,7 @@ def launched() -> Iterator[Browser]:
     """A headless browser; skips the test, or fails it, where there is none."""
     path = chromium()
     if path is None:
-        reason = "no Chromium found: install it (Debian: apt-get install chromium), or set KARAT_CHROMIUM"
+        reason = "no Chromium found: install it (Debian: apt-get install chromium-headless-shell), or set KARAT_CHROMIUM"
         if os.environ.get("KARAT_REQUIRE_BROWSER"):
             pytest.fail(reason)
         pytest.skip(reason)

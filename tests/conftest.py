@@ -27,6 +27,26 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 settings.register_profile("karat", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("karat")
 
+LONGEST = (
+    "stats/test_coverage.py",
+    "view/browser/test_pages.py",
+    "models/test_batch_faults.py",
+    "evaluators/judges/test_embedded.py",
+    "execution/test_interruptions.py",
+    "evaluators/test_hostile.py",
+    "store/test_arrow.py",
+    "memory/test_resume.py",
+    "stats/test_pairing.py",
+    "reporting/test_html_report.py",
+    "memory/datasets/test_end_to_end.py",
+    "memory/test_random.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: no worker is left alone with one at the end."""
+    items.sort(key=lambda item: not item.nodeid.split("::")[0].endswith(LONGEST))
+
 
 @pytest.fixture(autouse=True)
 def _registries_forget_the_parts_of_a_test() -> Iterator[None]:

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import threading
 import types
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypedDict, Unpack
 
 import pytest
@@ -175,6 +175,74 @@ def test_threads_that_look_for_a_part_at_once_all_find_it(tmp_path, monkeypatch)
 
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(look, range(8))) == [object] * 8
+
+
+class Stage:
+    """Lets a module that one thread imports wait until another thread has looked at it."""
+
+    def __init__(self, name, monkeypatch, **members):
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        vars(self).update(members)
+        monkeypatch.setitem(sys.modules, name, self)
+
+    def wait(self):
+        self.reached.set()
+        assert self.go_on.wait(30)
+
+    def looking(self, first, second):
+        """What both find: `second` begins when `first` has reached `wait`, which ends when `second` waits too."""
+        with ThreadPoolExecutor(2) as threads:
+            one = threads.submit(first)
+            assert self.reached.wait(30)
+            other = threads.submit(second)
+            done, _ = wait([other], timeout=0.2)  # without the fix it returns at once
+            self.go_on.set()
+            return one.result(), other.result(), bool(done)
+
+
+def test_a_part_is_not_given_away_before_its_module_is_complete(tmp_path, monkeypatch):
+    registry = Registry("half part", builtin=["parts_of_a_half_module"])
+    stage = Stage("stage_of_half_parts", monkeypatch, registry=registry)
+    (tmp_path / "parts_of_a_half_module.py").write_text(
+        "import stage_of_half_parts as stage\n\n"
+        "@stage.registry.register('part')\nclass Part:\n    def __init__(self):\n        self.made = later()\n\n"
+        "stage.wait()\n\ndef later():\n    return 1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make():
+        return registry.get("part")().made
+
+    assert stage.looking(lambda: registry.list() and make(), make) == (1, 1, False)
+
+
+def test_two_threads_import_a_file_once_and_get_all_of_it(tmp_path, monkeypatch):
+    stage = Stage("stage_of_a_file", monkeypatch, times=[])
+    file = tmp_path / "own.part.py"
+    file.write_text(
+        "import stage_of_a_file as stage\nstage.times.append(1)\nstage.wait()\n\ndef part():\n    pass\n"
+    )
+
+    def load():
+        return load_object(f"{file}:part")
+
+    one, other, early = stage.looking(load, load)
+    assert one is other
+    assert (stage.times, early) == ([1], False)
+
+
+def test_the_last_module_may_be_removed_by_another_thread_meanwhile():
+    class Emptied(list):
+        """The list of modules just before another thread removes its last entry."""
+
+        def __bool__(self):
+            was = len(self) > 0
+            self.clear()
+            return was
+
+    registry = Registry("part", builtin=["json"])
+    registry._builtin = Emptied(registry._builtin)
+    assert not registry.has("nothing")
 
 
 class _Options(TypedDict, total=False):

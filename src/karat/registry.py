@@ -17,8 +17,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
-from importlib.abc import Loader
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
@@ -63,7 +64,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """Return the part with a name or path; `UnknownName` suggests the nearest names."""
         if self._find(name):
-            return self._parts[self._aliases.get(name, name)]
+            return _complete(self._parts[self._aliases.get(name, name)])
         head, colon, rest = name.partition(":")
         if colon and head in self._prefixes:
             return self._prefixes[head](rest)
@@ -84,7 +85,7 @@ class Registry(Generic[T]):
 
     def aliases(self, name: str) -> builtins.list[str]:
         """Other names of a part."""
-        return sorted(a for a, n in self._aliases.items() if n == name)
+        return sorted(a for a, n in self._aliases.copy().items() if n == name)
 
     def describe(self, name: str) -> dict[str, Any]:
         """Name, first line of the docstring, parameters with defaults, and where it comes from."""
@@ -105,8 +106,8 @@ class Registry(Generic[T]):
     def _find(self, name: str | None) -> bool:
         """Whether a name is known; imports built-in modules and plug-ins until it is. None imports all."""
         while self._aliases.get(name or "", name) not in self._parts:
-            if self._builtin:
-                module = self._builtin[0]
+            module = next(iter(self._builtin), None)
+            if module is not None:
                 importlib.import_module(module)
                 # Remove it after the import: another thread must wait for the same import.
                 with contextlib.suppress(ValueError):
@@ -177,22 +178,37 @@ def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = No
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         raise RequestError(f"file not found: {path}")
-    name = f"{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file, loader=loader and loader(name, str(file)))
-    if spec is None or spec.loader is None:
-        raise RequestError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
+    stem = file.stem.replace(".", "_")  # a dot would be that of a package
+    name = f"{stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file, loader=loader and loader(name, str(file)))
+        if spec is None or spec.loader is None:
+            raise RequestError(f"{path} is not a Python file")
+        _finder.specs[name] = spec
+        if _finder not in sys.meta_path:
+            sys.meta_path.insert(0, _finder)
+        if str(file.parent) not in sys.path:
+            sys.path.insert(0, str(file.parent))
     try:
-        spec.loader.exec_module(module)
+        # The import system lets a second thread wait until the module is complete.
+        return importlib.import_module(name)
     except FAILURES as error:  # a script without a __main__ guard may call sys.exit
-        del sys.modules[name]
         raise failed_import(path, error) from error
-    return module
+
+
+class _FileFinder(MetaPathFinder):
+    """Finds the files of `load_file` by the names that it gives their modules."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, ModuleSpec] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return self.specs.get(fullname)
+
+
+_finder = _FileFinder()
 
 
 _UNPACKED = re.compile(r"(?:\w+\.)?Unpack\[(\w+)\]")
@@ -285,6 +301,14 @@ def _member(module: ModuleType, name: str, where: str) -> Any:
             raise UnknownName(f"{where} has no {name!r}: {did_you_mean(part, known)}")
         found = getattr(found, part)
     return found
+
+
+def _complete(part: T) -> T:
+    """Return a part when its module is imported: it is registered while the rest of the module still is not defined."""
+    module = getattr(part, "__module__", None)
+    if sys.modules.get(module) is not None:  # type: ignore[arg-type]  # None is no module's name
+        importlib.import_module(cast("str", module))  # waits for a thread that imports it
+    return part
 
 
 def _same_part(a: Any, b: Any) -> bool:

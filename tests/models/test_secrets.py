@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 
 import msgspec
 import pytest
 
 from karat import models
 from karat.errors import CredentialsRefused, KaratError, RequestError
+from karat.models import _request_context
 from karat.models._endpoints import resolve
-from karat.models._request_context import secrets_of
+from karat.models._request_context import keep_key, secrets_of
 from karat.testing import Failing, FakeProvider
 
 CANARY = "sk-canary-5f3a9b7c1d2e"
@@ -95,6 +97,28 @@ async def test_a_key_that_slipped_into_a_prompt_is_not_recorded(keyed, provider,
         await keyed.generate([{"role": "user", "content": f"use {CANARY}"}], stop=[CANARY])
     assert calls[0].input["messages"] == [{"role": "user", "content": "use [secret]"}]
     assert CANARY not in everything(folder, *calls)
+
+
+def test_threads_that_pass_keys_at_once_get_names_of_their_own(monkeypatch):
+    class First(str):
+        """A key that is looked at while another thread passes one."""
+
+        def __eq__(self, other):
+            if not others:
+                others.append(threading.Thread(target=lambda: names.append(keep_key("sk-second-0123456789"))))
+                others[0].start()
+                others[0].join(0.2)  # it waits for this look to end
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    others, names = [], []
+    given = {"api_key #1": First("sk-first-0123456789")}
+    monkeypatch.setattr(_request_context, "_given", given)
+    names.append(keep_key("sk-third-0123456789"))
+    others[0].join()
+    assert len({*names}) == 2
+    assert sorted(given.values()) == ["sk-first-0123456789", "sk-second-0123456789", "sk-third-0123456789"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from aiohttp.test_utils import TestServer
 
 from karat import models
 from karat.errors import ConfigError, RequestError, UnknownName
-from karat.models._endpoints import resolve
+from karat.models import _endpoints
+from karat.models._endpoints import provider_named, resolve
 from karat.models.providers import providers
 
 
@@ -238,6 +241,27 @@ async def test_a_plug_in_adds_a_wire_format(provider):
     finally:
         del providers._parts["shouting"]
     assert reply.text == "HELLO"
+
+
+def test_threads_that_need_a_provider_first_at_once_share_one():
+    both = threading.Barrier(2)
+
+    class Counting(models.Provider):
+        """Made by two threads at the same moment."""
+
+        name = "counting"
+
+        def __init__(self):
+            both.wait(30)
+
+    models.register_provider("counting")(Counting)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            one, other = threads.map(provider_named, ["counting"] * 2)
+    finally:
+        del providers._parts["counting"]
+        _endpoints._instances.pop("counting", None)
+    assert one is other
 
 
 async def test_the_format_of_gemini_can_be_added_outside(monkeypatch):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+import karat
 from karat.errors import StoreBusy, StoreError
 from karat.store import Store, lease
 from karat.store.backend import OK, LeaseRow, Row
@@ -49,6 +50,41 @@ def test_a_live_holder_is_named_with_since_when(store: Store) -> None:
         str(refused.value) == f"run-0000000001 is held by {holder.who} since {holder.since}: --wait or --new"
     )
     held.release()
+    assert holder_of(store.backend, run) is None
+    Held.take(store.backend, run).release()
+
+
+def test_another_thread_does_not_take_a_lease_that_was_just_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def looked_at(name: str, number: Callable[..., int]) -> None:
+        """Let another thread look between the write of a lease and what this thread does next."""
+        write = getattr(store.backend, name)
+
+        def written(*arguments: object) -> object:
+            result = write(*arguments)
+            seen.append(holder_of(store.backend, number(result, *arguments)) is not None)
+            return result
+
+        monkeypatch.setattr(store.backend, name, written)
+
+    run = add_header(store)
+    dataset = store.datasets.put(karat.Dataset.from_examples([{"input": "q"}]))
+    looked_at("take_lease", lambda _, number, *__: number)
+    looked_at("insert_header", lambda result, *_: result)
+    Held.take(store.backend, run).release()
+    karat.run(str.upper, dataset, store=store)
+    assert seen == [True, True]  # the lease that was taken, and that of the new run
+
+
+def test_a_lease_that_could_not_be_written_is_not_held(store: Store) -> None:
+    run = add_header(store)
+    faulty = FaultyBackend(store.backend, made=True)
+    faulty.fail_at = 1
+    with pytest.raises(StoreError):
+        Held.take(faulty, run)  # type: ignore[arg-type]  # passes everything on to one
     assert holder_of(store.backend, run) is None
     Held.take(store.backend, run).release()
 

@@ -181,9 +181,8 @@ def provider_of(endpoint: Endpoint) -> Provider:
 def provider_named(name: str) -> Provider:
     """The provider registered under a name; one instance per process."""
     found = _instances.get(name)
-    if found is None:
-        found = _instances[name] = providers.get(name)()
-    return found
+    # `setdefault`: of those that threads make at the same moment, all get the first.
+    return _instances.setdefault(name, providers.get(name)()) if found is None else found
 
 
 def resolve(spec: str | None = None, *, role: Literal["task", "judge"] = "task") -> Endpoint:

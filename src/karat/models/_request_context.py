@@ -10,6 +10,7 @@ import re
 import shlex
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -176,6 +177,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.kill()
 
 
+_keeping = threading.Lock()
 _given: dict[str, str] = {}
 """Keys that a caller passed as text, by the name that an endpoint holds instead of the key."""
 
@@ -185,12 +187,13 @@ def keep_key(key: str) -> str:
 
     The environment would hand it on to every process that is started from here.
     """
-    for name, known in _given.items():
-        if known == key:
-            return name
-    name = f"api_key #{len(_given) + 1}"
-    _given[name] = key
-    return name
+    with _keeping:  # two keys under one name would be sent to each other's servers
+        for name, known in _given.items():
+            if known == key:
+                return name
+        name = f"api_key #{len(_given) + 1}"
+        _given[name] = key
+        return name
 
 
 def _value_of(variable: str) -> str:

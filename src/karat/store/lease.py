@@ -11,8 +11,8 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from karat.errors import StoreBusy, StoreError
@@ -70,11 +70,25 @@ def new_lease(now: float) -> LeaseRow:
     return LeaseRow(owner, platform.node(), process, process_started(process), now, now)
 
 
+@contextmanager
+def taking_lease(now: float) -> Iterator[LeaseRow]:
+    """A lease of this process that is being written to the store, until it is `Held`.
+
+    It counts as alive before it is in the store: another thread of this process would otherwise take it over.
+    """
+    lease = new_lease(now)
+    _taking.add(lease.owner)
+    try:
+        yield lease
+    finally:
+        _taking.discard(lease.owner)
+
+
 def is_alive(lease: LeaseRow, now: float) -> bool:
     """Whether the holder is alive: by the process table on this machine, by its heartbeat elsewhere."""
     if lease.owner.partition("-")[0] == _machine():
         if lease.process == os.getpid():
-            return lease.owner in _held
+            return lease.owner in _taking or lease.owner in _held
         started = process_started(lease.process)
         if started != UNKNOWN:
             return started == lease.process_started
@@ -119,10 +133,10 @@ class Held:
         now = backend.now()
         if old is not None and is_alive(old, now):
             raise _busy(backend, number)
-        lease = new_lease(now)
-        if not backend.take_lease(number, lease, old.owner if old else None):
-            raise _busy(backend, number)
-        return cls(backend, number, lease, asked)
+        with taking_lease(now) as lease:
+            if not backend.take_lease(number, lease, old.owner if old else None):
+                raise _busy(backend, number)
+            return cls(backend, number, lease, asked)
 
     def _keep(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS) and not self.lost and self._gone is None:
@@ -181,6 +195,9 @@ class Held:
         """Whether it is the lease of this header."""
         return self._backend is backend and self._number == number
 
+
+_taking: set[str] = set()
+"""The owners of leases that this process is about to hold."""
 
 _held: dict[str, Held] = {}
 """The leases of this process by their owners. One that is in the store and not here belongs to a stage that ended

@@ -6,6 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -41,7 +42,7 @@ from karat.store.backend import (
 )
 from karat.store.columns import with_cells
 from karat.store.handles import Aggregation, Chunks, Evaluation, Run, StoredDataset
-from karat.store.lease import Held, holder_of, let_go, new_lease
+from karat.store.lease import Held, holder_of, let_go, taking_lease
 
 if TYPE_CHECKING:
     from karat.store import Store
@@ -111,7 +112,6 @@ class Repository(Generic[H, B]):
         self, header: H, parents: Sequence[str], *, leased: bool, siblings: int | None = None
     ) -> tuple[int, Held | None] | None:
         asked = leases.clock()
-        lease = new_lease(self._backend.now()) if leased else None
         row = HeaderRow(
             0,
             self.kind,
@@ -121,10 +121,11 @@ class Repository(Generic[H, B]):
             getattr(header, "finished", None),
             encode(header),
         )
-        number = self._backend.insert_header(row, parents, lease, siblings)
-        if number is None:
-            return None
-        return number, Held(self._backend, number, lease, asked) if lease else None
+        with taking_lease(self._backend.now()) if leased else nullcontext() as lease:
+            number = self._backend.insert_header(row, parents, lease, siblings)
+            if number is None:
+                return None
+            return number, Held(self._backend, number, lease, asked) if lease else None
 
     def save(self, number: int, header: H, held: Held | None = None) -> None:
         """Replace the content of a header; with its lease, raise when another process has taken over."""
@@ -508,11 +509,11 @@ def copy_header(source: Store, target: Store, id: str) -> None:
         number = there[0].number
         held = Held.take(target.backend, number)
     else:
-        lease = new_lease(target.backend.now())
         unfinished = header._replace(number=0, finished=None)
-        inserted = target.backend.insert_header(unfinished, source.parents(id), lease)
-        assert inserted is not None
-        number, held = inserted, Held(target.backend, inserted, lease)
+        with taking_lease(target.backend.now()) as lease:
+            inserted = target.backend.insert_header(unfinished, source.parents(id), lease)
+            assert inserted is not None
+            number, held = inserted, Held(target.backend, inserted, lease)
     try:
         chunks = Chunks(0, source.backend.extent(header.number))
         for start, stop in chunks:

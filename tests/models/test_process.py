@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import subprocess
 import sys
 import textwrap
@@ -128,6 +129,54 @@ def test_work_crosses_in_batches_and_none_is_lost():
         thread.join()
     background.stop()
     assert found == {s: [n * n for n in range(s, s + 500)] for s in range(0, 4000, 1000)}
+
+
+class Waiting(threading.Thread):
+    """A call in a thread that does not keep a failed test from ending."""
+
+    def __init__(self, call):
+        super().__init__(daemon=True)
+        self.call = call
+        self.start()
+
+    def run(self):
+        try:
+            self.found = self.call()
+        except BaseException as error:
+            self.found = type(error)
+
+    def outcome(self):
+        """What the call returned, or the type of what it raised."""
+        self.join(10)
+        return "still waiting" if self.is_alive() else self.found
+
+
+def test_calls_that_come_while_the_loop_ends_are_cancelled():
+    background, begun = Background(), threading.Event()
+
+    async def forever():
+        begun.set()
+        await asyncio.Event().wait()
+
+    background.cancel_all()  # what comes after this is not seen by it
+    early = Waiting(lambda: background.call_sync(forever()))
+    assert begun.wait(30)
+    background.stop()
+    assert early.outcome() is concurrent.futures.CancelledError
+    assert Waiting(lambda: background.call_sync(forever())).outcome() is concurrent.futures.CancelledError
+    assert Waiting(lambda: asyncio.run(background.call(forever()))).outcome() is asyncio.CancelledError
+
+
+def test_an_interrupt_between_handing_work_over_and_waking_the_loop_costs_no_further_call():
+    background = Background()
+    background._awake = True  # Ctrl-C came before the loop was woken
+
+    async def one():
+        return 1
+
+    background.cancel_all()
+    assert Waiting(lambda: background.call_sync(one())).outcome() == 1
+    background.stop()
 
 
 def test_errors_cross_too():

@@ -7,9 +7,11 @@ import contextlib
 import os
 import sqlite3
 import stat
+import threading
 
 import pytest
 
+from karat.errors import RequestError
 from karat.models import _cache
 from karat.models._cache import (
     SIZE,
@@ -224,3 +226,69 @@ def test_a_commit_that_is_heard_of_after_the_end_changes_nothing(cache):
     journals.close()
     journals.committed(journal)
     assert not journal.path.exists()
+
+
+def test_processes_that_make_the_cache_at_the_same_moment_all_use_it(tmp_path, monkeypatch):
+    """SQLite refuses one of two that set WAL mode at once; and the tables may be made between two reads."""
+    path = tmp_path / "replies.db"
+    real = sqlite3.connect
+    steps = []
+
+    class Watched(sqlite3.Connection):
+        def execute(self, sql, *rest):
+            if "journal_mode" in sql and "refused" not in steps:
+                steps.append("refused")
+                with contextlib.closing(real(path, isolation_level=None)) as other:
+                    other.execute("BEGIN EXCLUSIVE")
+                    super().execute("PRAGMA busy_timeout=0")
+                    return super().execute(sql, *rest)
+            if "sqlite_master" in sql and "made" not in steps:
+                steps.append("made")
+                _cache.connect(path).close()
+            return super().execute(sql, *rest)
+
+    monkeypatch.setattr(
+        _cache.sqlite3, "connect", lambda *given, **options: real(*given, **{**options, "factory": Watched})
+    )
+    connection = _cache.connect(path)
+    assert connection.execute("SELECT count(*) FROM replies").fetchone() == (0,)
+    connection.close()
+    assert steps == ["refused", "made"]
+
+
+def test_a_cache_that_cannot_be_written_is_refused_before_a_call_waits_for_it(cache, monkeypatch):
+    connected = [_cache.connect(cache)]
+
+    def connect(path):
+        if not connected:
+            raise RequestError("the cache cannot be used")
+        return connected.pop()
+
+    monkeypatch.setattr(_cache, "connect", connect)
+    with pytest.raises(RequestError):
+        opened(cache)
+
+
+def test_a_cache_may_be_closed_while_another_thread_waits_for_its_commits(cache):
+    class Queue:
+        """Closes the cache when the other thread has seen that it is open."""
+
+        def __init__(self, real):
+            self.get, self.empty, self._put = real.get, real.empty, real.put
+            self.closed = False
+
+        def put(self, item):
+            if not self.closed:
+                self.closed = True
+                found.close()
+            self._put(item)
+
+    async def use():
+        return ReplyCache(cache)
+
+    found = asyncio.run(use())
+    found._queue = Queue(found._queue)
+    other = threading.Thread(target=found.flush, daemon=True)
+    other.start()
+    other.join(10)
+    assert not other.is_alive()

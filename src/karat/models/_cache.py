@@ -182,6 +182,8 @@ def _rows(content: bytes) -> Iterator[Row]:
 VERSION = 1
 APPLICATION = 0x6B617274  # "kart": identifies karat's cache files
 GROUP = 512
+BUSY_SECONDS = 30.0
+"""How long a process waits for the commit of another one."""
 SHORTEST, LONGEST = 0.004, 0.03
 """Seconds that the first reply of a group waits for others: a commit for each would cost a quarter of the CPU time of a
 call. It is the shorter time when a call waits for the commit."""
@@ -217,13 +219,17 @@ def connect(path: Path) -> sqlite3.Connection:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)  # answers may be private
-        connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode=WAL")
+        connection = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        _write_ahead(connection)
         connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("BEGIN")  # another process may make the tables between two of these reads
         application, version = (
             connection.execute(f"PRAGMA {p}").fetchone()[0] for p in ("application_id", "user_version")
         )
         empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        connection.execute("COMMIT")
     except (OSError, sqlite3.Error) as error:
         raise RequestError(
             f"the cache {path} cannot be used ({error}): set KARAT_CACHE to another file"
@@ -241,6 +247,19 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Set WAL mode. Of two that do so at the same moment, SQLite refuses one without waiting."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
 _open: weakref.WeakSet[ReplyCache] = weakref.WeakSet()
 
 
@@ -250,6 +269,7 @@ class ReplyCache:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader = connect(path)
+        self._writer = connect(path)  # not by the thread: calls would wait for ever for one that could not
         self._journals = Journals(path)
         self._recover()
         self._queue: queue.SimpleQueue[Uncommitted | threading.Event] = queue.SimpleQueue()
@@ -322,7 +342,8 @@ class ReplyCache:
             written = threading.Event()
             self._queue.put(written)
             self._hurry.set()
-            written.wait()
+            while not written.wait(LONGEST) and self._thread.is_alive():
+                pass  # another thread closes the cache, which commits everything too
 
     def close(self) -> None:
         """Commit what is left and end the thread."""
@@ -335,7 +356,7 @@ class ReplyCache:
             self._journals.close()
 
     def _write(self) -> None:
-        writer = connect(self.path)
+        writer = self._writer
         while not (self._closing and self._queue.empty()):
             group = [self._queue.get()]
             time.sleep(SHORTEST)

@@ -96,6 +96,7 @@ class Background:
         self.loop = asyncio.new_event_loop()
         self._inbox: deque[Job[Any]] = deque()
         self._awake = False
+        self._ended = False
         self._callers: WeakKeyDictionary[asyncio.AbstractEventLoop, Caller] = WeakKeyDictionary()
         self._to_wake: list[Caller] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,7 +121,8 @@ class Background:
         try:
             return await future
         except asyncio.CancelledError:
-            self.loop.call_soon_threadsafe(self._cancel, job)
+            with suppress(RuntimeError):  # the background loop has ended, and the work with it
+                self.loop.call_soon_threadsafe(self._cancel, job)
             raise
 
     def call_sync(self, work: Coroutine[Any, Any, T]) -> T:
@@ -135,13 +137,16 @@ class Background:
             return future.result()
         except BaseException:
             if not future.done():  # KeyboardInterrupt while waiting
-                self.loop.call_soon_threadsafe(self._cancel, job)
+                with suppress(RuntimeError):  # as above
+                    self.loop.call_soon_threadsafe(self._cancel, job)
             raise
 
     def begin(self, jobs: list[Job[Any]]) -> None:
         """Begin jobs, from any thread."""
         self._inbox.extend(jobs)
-        if not self._awake:
+        if self._ended:
+            self._refuse()
+        elif not self._awake:
             self._awake = True
             self.loop.call_soon_threadsafe(self._begin)
 
@@ -150,7 +155,7 @@ class Background:
             False  # before the inbox is emptied: a job that is added from now on wakes this loop again
         )
         inbox = self._inbox
-        while inbox:
+        while inbox and not self._ended:
             job = inbox.popleft()
             if job.cancelled:
                 job.coroutine.close()
@@ -200,6 +205,7 @@ class Background:
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result()
 
     async def _cancel_all(self) -> None:
+        self._begin()  # Ctrl-C may have come before this loop was woken, which would then wait for ever
         await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its end
         tasks = [task for task in self._tasks if not task.done()]
         for task in tasks:
@@ -207,7 +213,9 @@ class Background:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
-        """Ends the thread and the loop."""
+        """Ends the thread and the loop; jobs that other threads hand over meanwhile are cancelled."""
+        self._ended = True
+        self.cancel_all()
         if self.thread.is_alive():
             # Python 3.12 starts no thread at its end, not even to wait for others.
             with suppress(RuntimeError):
@@ -215,6 +223,18 @@ class Background:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join()
         self.loop.close()
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """Cancels the jobs that came too late, for nobody else will begin them."""
+        with suppress(IndexError):  # another thread may do the same
+            while True:
+                job = self._inbox.popleft()
+                job.coroutine.close()
+                if job.caller is None:
+                    job.future.set_exception(concurrent.futures.CancelledError())
+                elif job.caller.add(job.future, None, asyncio.CancelledError()):
+                    job.caller.wake()
 
 
 class Shared:

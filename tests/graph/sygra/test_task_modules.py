@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 import karat
 from karat.errors import ConfigError
 from karat.graph import load_task
+from karat.graph.sygra import _task_modules
+from karat.graph.sygra._task_modules import OwnModules, current_modules
 
 GRAPH = """
 data_config: {examples: [{id: 1}]}
@@ -160,3 +164,40 @@ def test_a_relative_import_of_what_is_not_there_says_so(tmp_path, monkeypatch):
     (tmp_path / "one" / "saying.py").write_text("from .wordng import WORD\n")
     with pytest.raises(ConfigError, match=r"there is no .*one/wordng.py"):
         load_task(one)
+
+
+def test_a_task_may_be_loaded_while_another_thread_imports(tmp_path, monkeypatch):
+    class Names(set):
+        """The names of a task that are looked at while another thread loads a task."""
+
+        def __contains__(self, name):
+            folders.setdefault(tmp_path / "new", OwnModules(tmp_path / "new"))
+            return super().__contains__(name)
+
+    own = OwnModules(tmp_path)
+    own.names = Names()
+    folders: dict[Path, OwnModules] = {tmp_path: own}
+    monkeypatch.setattr(_task_modules, "_folders", folders)
+    assert _task_modules._finder.find_spec("anything", None) is None
+
+
+def test_modules_stay_in_place_while_another_thread_loads_the_changed_task(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (tmp_path / "changing_words.py").write_text("WORD = 1\n")
+
+    def load():
+        with current_modules(tmp_path):
+            import changing_words  # type: ignore[import-not-found]  # made above
+
+            return changing_words.WORD
+
+    assert load() == 1
+    with current_modules(tmp_path):
+        (tmp_path / "changing_words.py").write_text("WORD = 22\n")
+        found = []
+        other = threading.Thread(target=lambda: found.append(load()))
+        other.start()
+        other.join(0.2)  # it waits until this thread is done
+        assert "changing_words" in sys.modules
+    other.join()
+    assert found == [22]

@@ -36,12 +36,13 @@ def current_modules(folder: Path) -> Iterator[None]:
     If a file changed since its module was imported, all modules of the folder are dropped, so that none keeps parts of
     the old one: the code that runs is the code that a run's fingerprint speaks of.
     """
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
-    own = _folders.setdefault(folder, OwnModules(folder))
-    own.refresh()
-    with own.in_place():
-        yield
+    with _swapping:
+        if _finder not in sys.meta_path:
+            sys.meta_path.insert(0, _finder)
+        own = _folders.setdefault(folder, OwnModules(folder))
+        own.refresh()
+        with own.in_place():
+            yield
 
 
 class OwnModules:
@@ -183,7 +184,7 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         first = fullname.partition(".")[0]
-        if not any(first in own.names for own in _folders.values()):
+        if not any(first in own.names for own in list(_folders.values())):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or type(spec.loader) is not SourceFileLoader or _around(spec.loader.path) is None:

@@ -10,6 +10,8 @@ import pytest
 
 import karat
 from karat import sync
+from karat.execution.engines import in_thread
+from karat.graph.nodes._plain import LambdaNode
 from karat.sync import abandon
 
 
@@ -82,3 +84,32 @@ def test_a_misspelt_argument_names_the_function_and_the_nearest_one() -> None:
 def test_a_missing_argument_names_the_function() -> None:
     with pytest.raises(TypeError, match=r"^run\(\) missing 1 required positional argument: 'dataset'$"):
         karat.run(len)  # type: ignore[call-arg]  # wrong on purpose
+
+
+def _of_the_user():
+    return next(iter(()))
+
+
+class _Judge(karat.Evaluator):
+    name = "own"
+
+    def evaluate(self, **_):
+        return _of_the_user()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: in_thread(_of_the_user),
+        lambda: _Judge().evaluate_async(outputs=1),
+        lambda: LambdaNode("n", lambda state: _of_the_user(), None, [], blocking=True).run_async({}, None),
+    ],
+    ids=["stage", "evaluator", "node"],
+)
+def test_code_in_a_thread_that_raises_stop_iteration_fails_and_is_not_waited_for(ask):
+    async def main():
+        await asyncio.wait_for(ask(), 10)
+
+    with pytest.raises(RuntimeError, match="StopIteration") as raised:
+        asyncio.run(main())
+    assert "_of_the_user" in [entry.name for entry in raised.traceback]

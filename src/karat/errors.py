@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class KaratError(Exception):
@@ -170,6 +174,23 @@ def _installed() -> tuple[str, tuple[str, ...]]:
 
     schemes = ("stdlib", "platstdlib", "purelib", "platlib")
     return str(Path(__file__).resolve().parent), ("<frozen", *{sysconfig.get_path(name) for name in schemes})
+
+
+def for_thread(function: Callable[P, T]) -> Callable[P, T]:
+    """A function whose thread a coroutine waits for: StopIteration becomes a RuntimeError, as it does in coroutines.
+
+    A future refuses StopIteration, and what waits for it would wait for ever (CPython 3.11).
+    """
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except StopIteration as error:
+            raise RuntimeError("the function raised StopIteration").with_traceback(
+                error.__traceback__
+            ) from error
+
+    return call
 
 
 def failed_import(what: object, error: BaseException) -> RequestError:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, TypeVar, cast,
 
 import msgspec
 
-from karat.errors import FAILURES, RequestError, did_you_mean
+from karat.errors import FAILURES, RequestError, did_you_mean, for_thread
 from karat.keys import code_fingerprint
 from karat.records import JSON, Example, Output, Result, Value
 from karat.registry import Registry, check_parameters, check_spec
@@ -223,9 +223,11 @@ class Evaluator:
     ) -> Result:
         """Judge one output on the event loop. Override it together with `is_async = True`."""
         return await asyncio.to_thread(
-            lambda: self.evaluate(
-                outputs=outputs, reference_outputs=reference_outputs, inputs=inputs, **context
-            )
+            for_thread(self.evaluate),
+            outputs=outputs,
+            reference_outputs=reference_outputs,
+            inputs=inputs,
+            **context,
         )
 
     def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:

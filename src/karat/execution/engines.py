@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from karat.errors import CredentialsRefused, KaratError, Stopped, where_raised
+from karat.errors import CredentialsRefused, KaratError, Stopped, for_thread, where_raised
 from karat.records import Failure
 from karat.redaction import of_environment
 from karat.registry import Registry
@@ -385,7 +385,7 @@ class Threads:
         while (job := self._jobs.get()) is not None:
             future, function = job
             try:
-                result, error = context.run(function), None
+                result, error = context.run(for_thread(function)), None
             except BaseException as raised:
                 result, error = None, raised
             try:

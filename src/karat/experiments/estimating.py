@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from karat.errors import FAILURES, NotApplicable, RequestError, Stopped
+from karat.errors import FAILURES, NotApplicable, RequestError, Stopped, for_thread
 from karat.evaluators.judges._base import JudgeEvaluator
 from karat.execution.expected import groups_of
 from karat.execution.judgments import Judgment, PreparedEvaluator, asks_no_model
@@ -342,7 +342,7 @@ async def _sampled(
                     if prepared.is_async:
                         await prepared.ask_async(judgment, ids)
                     else:
-                        await asyncio.to_thread(prepared.ask, judgment, ids)
+                        await asyncio.to_thread(for_thread(prepared.ask), judgment, ids)
                 except Stopped:
                     raise
                 except FAILURES:
@@ -476,7 +476,7 @@ async def _work(task: Task, example: Example) -> Any:
     if task.is_async:
         made = await task.call_async(example, context)
     else:
-        made = await asyncio.to_thread(task.call, example, context)
+        made = await asyncio.to_thread(for_thread(task.call), example, context)
     if hasattr(made, "__aiter__"):
         async for _ in made:
             pass

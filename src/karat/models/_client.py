@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import msgspec
 
-from karat.errors import MissingDependency, RequestError, Stopped
+from karat.errors import MissingDependency, RequestError, Stopped, for_thread
 from karat.models._endpoints import Endpoint, provider_of, resolve, with_api
 from karat.models._failures import Attempt, BrokenBody, ParameterRefused, one_line
 from karat.models._messages import (
@@ -572,7 +572,7 @@ class Embedder(Model):
         if not embedding.texts:
             return Embedded([], Tokens())
         start = time.perf_counter()
-        vectors = await asyncio.get_running_loop().run_in_executor(None, self.vectors, embedding.texts)
+        vectors = await asyncio.to_thread(for_thread(self.vectors), embedding.texts)
         return Embedded(vectors, Tokens(), time.perf_counter() - start)
 
 

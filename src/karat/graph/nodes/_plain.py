@@ -17,7 +17,7 @@ import math
 import random
 from typing import TYPE_CHECKING, Any
 
-from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
+from karat.errors import ConfigError, KaratError, RequestError, did_you_mean, for_thread
 from karat.graph._functions import applied, is_async, positional
 from karat.graph._reading import Section
 from karat.graph._state import SygraState, own
@@ -56,7 +56,7 @@ class LambdaNode(Node):
 
     async def run_async(self, state: SygraState, record: Record) -> None:
         if self._blocking:
-            given = await asyncio.to_thread(self.call, state)
+            given = await asyncio.to_thread(for_thread(self.call), state)
         else:
             given = self.call(state)
         if inspect.isawaitable(given):

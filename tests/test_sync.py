@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,9 @@ def test_a_missing_argument_names_the_function() -> None:
         karat.run(len)  # type: ignore[call-arg]  # wrong on purpose
 
 
+NOTHING: Any = None
+
+
 def _of_the_user():
     return next(iter(()))
 
@@ -102,7 +106,9 @@ class _Judge(karat.Evaluator):
     [
         lambda: in_thread(_of_the_user),
         lambda: _Judge().evaluate_async(outputs=1),
-        lambda: LambdaNode("n", lambda state: _of_the_user(), None, [], blocking=True).run_async({}, None),
+        lambda: LambdaNode("n", lambda state: _of_the_user(), None, [], blocking=True).run_async(
+            NOTHING, NOTHING
+        ),
     ],
     ids=["stage", "evaluator", "node"],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from decimal import Decimal
 from random import Random
 from typing import ClassVar
 
@@ -62,6 +63,8 @@ class TestExactMatch:
         ("output", "reference", "expected"),
         [
             ({"a": 1, "b": [1, 2]}, {"b": [1, 2], "a": 1}, 1.0),
+            ("1." + "0" * 500, 1, 1.0),
+            ("1" * 5_000, 1, 0.0),
             ({"a": [1, 2]}, {"a": [2, 1]}, 0.0),
             ('{"a": 1}', {"a": 1}, 1.0),
             ({"a": 1}, '{"a":1}', 1.0),
@@ -326,10 +329,25 @@ class TestNumericMatch:
             ({}, "", 1, 0.0),
             ({}, "9" * 5_000, 1, 0.0),
             ({}, 10**400, 1, 0.0),
+            ({}, "1" * 5_000, "1" * 5_000, 1.0),
+            ({}, "1" * 5_000, "1" * 4_999 + "2", 0.0),
+            ({}, Decimal("1e5000"), "1" + "0" * 5_000, 1.0),
+            ({}, "1" + "0" * 70 + "1", "1" + "0" * 70 + "2", 0.0),
+            ({"relative_tolerance": 1e-9}, "1" * 5_000, "1" * 4_999 + "2", 1.0),
+            ({"extract": "first"}, "1" * 500 + " or 5", 5, 0.0),
+            ({"extract": "last"}, "1" * 300_000 + " or 5", 5, 1.0),
+            ({}, "1e00003", 1000, 1.0),
         ],
     )
     def test_numbers(self, params, output, reference, expected):
         assert score(NumericMatch(**params), output, reference) == expected
+
+    @pytest.mark.parametrize("extract", ["whole", "first", "last"])
+    def test_a_number_too_long_to_read_cannot_be_judged(self, extract, refuses):
+        long = "1" * 200_001
+        for output in (long, "1e12345", "1e-99999", 10**250_000, Decimal("1e999999"), Decimal(long)):
+            with refuses(CannotJudge):
+                NumericMatch(extract=extract).evaluate(outputs=output, reference_outputs=1)
 
     def test_a_reference_without_a_number_cannot_be_judged(self, refuses):
         for reference in ("none", True, ""):
@@ -474,6 +492,11 @@ class TestPaths:
 
 
 class TestSetMatch:
+    @pytest.mark.parametrize("item", ["1e400", "9" * 5_000])
+    def test_a_number_too_long_to_read_cannot_be_judged(self, item, refuses):
+        with refuses(CannotJudge):
+            SetMatch().evaluate(outputs=f"[{item}]", reference_outputs="[1e500]")
+
     def test_precision_recall_f1(self):
         result = SetMatch().evaluate(outputs=["a", "b", "c"], reference_outputs=["c", "d"])
         assert result.score == pytest.approx(0.4)

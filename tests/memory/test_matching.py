@@ -65,6 +65,12 @@ def test_numbers():
     assert numbers("1,250 euros and three cats, -2.5 degrees") == {1250.0, 3.0, -2.5}
 
 
+@pytest.mark.parametrize("digits", [20, 500, 5_000])
+def test_long_numbers_are_told_apart(digits):
+    number = "1" * (digits - 1)
+    assert numbers(f"account {number}2").isdisjoint(numbers(f"account {number}3"))
+
+
 @pytest.mark.parametrize(
     ("answer", "gold", "label"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import decimal
-import math
 import string
 import unicodedata
 from collections import Counter, deque
@@ -32,14 +31,15 @@ from karat.evaluators._values import (
 from karat.evaluators.trajectory._values import with_integers
 from karat.records import Result, Value
 
-EXACT = decimal.Context(prec=60, Emax=999_999, Emin=-999_999, traps=[])
-"""Differences are computed with 60 digits; nothing raises, what does not fit becomes NaN or infinite."""
+EXACT = decimal.Context(prec=500_000, Emax=999_999, Emin=-999_999, traps=[])
+"""Has room for every digit of the difference of two numbers that are read; a short number costs no more for it."""
 
 NARROW_SPACES = "\u00a0\u202f\u2009"
 """Spaces that do not break, or are thin, between the digits of a number."""
 
-MAX_DIGITS = 400
-"""A longer run of digits is not read as a number."""
+MAX_DIGITS = 200_000
+MAX_EXPONENT = 9_999
+"""A number with more digits, or another power of ten, is an error of the item."""
 
 
 _UNIT = regex.compile(r"[\p{L}\p{Sc}\p{Sm}%‰°′″/·²³^-]*[\p{L}\p{Sc}%‰°′″][\p{L}\p{Sc}\p{Sm}%‰°′″/·²³^-]*")
@@ -77,42 +77,45 @@ class NumberReader:
         after = rf"(?:[ \u00a0\u202f]?(?P<after>{names})(?![^\W\d_]))?" if units else ""
         self._pattern = regex.compile(
             rf"(?P<lead>(?<![\w]){before})?(?P<sign>(?<![\w)])[-+\u2212])?{before.replace('before', 'inner')}"
-            rf"(?P<digits>(?:{grouped}\d+)(?:{point}\d+)?|(?<!\d){point}\d+)(?P<exponent>[eE][-+]?\d{{1,4}}(?!\d))?{after}"
+            rf"(?P<digits>(?:{grouped}\d+)(?:{point}\d+)?|(?<!\d){point}\d+)(?P<exponent>[eE][-+]?\d++)?{after}"
         )
 
     def whole(self, text: str) -> Quantity | None:
         """The number that the whole text is, or None; a full stop may end it."""
         text = text.strip()
-        return self._quantity(
-            self._pattern.fullmatch(text) or self._pattern.fullmatch(text.removesuffix("."))
-        )
+        match = self._pattern.fullmatch(text) or self._pattern.fullmatch(text.removesuffix("."))
+        return self._quantity(match) if match else None
 
     def first(self, text: str) -> Quantity | None:
         """The first number in a text, or None."""
-        return next(self._found(text), None)
+        match = next(self._found(text), None)
+        return self._quantity(match) if match else None
 
     def last(self, text: str) -> Quantity | None:
         """The last number in a text, or None."""
         found = deque(self._found(text), maxlen=1)
-        return found[0] if found else None
+        return self._quantity(found[0]) if found else None
 
-    def _found(self, text: str) -> Iterator[Quantity]:
+    def has_number(self, text: str) -> bool:
+        """Whether there is a number in a text."""
+        return next(self._found(text), None) is not None
+
+    def _found(self, text: str) -> Iterator[Any]:
         """The numbers in a text. Where there are units, one that bears another unit is none of them.
 
         What touches the number decides, or the word beside it where there is no other: in a sentence a word
         may be anything.
         """
         for match in self._pattern.finditer(text):
-            quantity = self._quantity(match)
-            if quantity is not None and not (self._factors and self._bears_another(quantity, match, text)):
-                yield quantity
+            if not (self._factors and self._bears_another(match, text)):
+                yield match
 
-    def _bears_another(self, quantity: Quantity, match: Any, text: str) -> bool:
+    def _bears_another(self, match: Any, text: str) -> bool:
         if _RIGHT.match(text, pos=match.end()) or (
             match.start() and _LEFT.match(text, pos=match.start() - 1)
         ):
             return True
-        alone = not quantity.unit and not text[: match.start()].strip()
+        alone = not _unit(match) and not text[: match.start()].strip()
         return alone and _UNIT.fullmatch(text[match.end() :].strip(" .")) is not None
 
     def beside(self, text: str) -> str:
@@ -131,27 +134,40 @@ class NumberReader:
 
     def of_number(self, value: int | float | Decimal) -> Quantity | None:
         """A number that is one already; None when it is not finite."""
-        if isinstance(value, float) and not math.isfinite(value):
-            return None
         if isinstance(value, int) and value.bit_length() > MAX_DIGITS * 3:
+            raise _too_long(f"about {value.bit_length() * 3 // 10:,} digits")
+        # an integer as it is: Python does not write one of more than 4,300 digits
+        number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+        if not number.is_finite():
             return None
-        number = value if isinstance(value, Decimal) else Decimal(repr(value))
-        return Quantity(number, "", number) if number.is_finite() else None
+        if abs(number.adjusted()) > MAX_DIGITS or len(number.as_tuple().digits) > MAX_DIGITS:
+            raise _too_long(f"the size 1e{number.adjusted():+d}")
+        return Quantity(number, "", number)
 
-    def _quantity(self, match: Any) -> Quantity | None:
-        if match is None:
-            return None
+    def _quantity(self, match: Any) -> Quantity:
         digits = match["digits"]
         if len(digits) > MAX_DIGITS:
-            return None
+            raise _too_long(f"{len(digits):,} digits")
         for separator in self._thousands:
             digits = digits.replace(separator, "")
+        exponent = match["exponent"] or ""
+        if len(exponent) > 5 and len(exponent.lstrip("eE+-0")) > len(str(MAX_EXPONENT)):
+            raise _too_long(f"the exponent {clip(exponent, 20)}")
         sign = "-" if match["sign"] in ("-", "\u2212") else ""
-        number = Decimal(sign + digits.replace(self._point, ".") + (match["exponent"] or ""))
-        named = match.groupdict()
-        unit = named.get("after") or named.get("inner") or named.get("before") or ""
+        number = Decimal(sign + digits.replace(self._point, ".") + exponent)
+        unit = _unit(match)
         factor = self._factors.get(unit, Decimal(1))
         return Quantity(number, unit, EXACT.multiply(number, factor))
+
+
+def _unit(match: Any) -> str:
+    named = match.groupdict()
+    return named.get("after") or named.get("inner") or named.get("before") or ""
+
+
+def _too_long(has: str) -> CannotJudge:
+    limits = f"at most {MAX_DIGITS:,} digits and an exponent of {MAX_EXPONENT:,}"
+    return CannotJudge(f"the number has {has}; numbers are read with {limits}")
 
 
 # Every repetition is possessive: these patterns meet text of any length, and must not backtrack in it.
@@ -401,8 +417,9 @@ class NumericMatch(ReferenceEvaluator):
         unit = self._unit_problem(given, expected)
         if unit:
             return Result(self.key, 0.0, False, unit, metadata)
-        difference = abs(EXACT.subtract(given.value, expected.value))
-        allowed = max(self._tolerance, EXACT.multiply(self._relative, abs(expected.value)))
+        # `abs` would round to the 28 digits of Python's default context
+        difference = EXACT.subtract(given.value, expected.value).copy_abs()
+        allowed = max(self._tolerance, EXACT.multiply(self._relative, expected.value.copy_abs()))
         passed = given.value == expected.value or bool(difference <= allowed)
         metadata["difference"] = _shown(difference)
         comment = (
@@ -425,7 +442,7 @@ class NumericMatch(ReferenceEvaluator):
         unit = self._reader.beside(text)
         if unit:
             return f": unknown unit {clip(unit, 20)}; list the units that may follow a number in the parameter units"
-        found = whole and self._reader.first(text) is not None
+        found = whole and self._reader.has_number(text)
         return "; extract takes the first or last number of a text" if found else ""
 
     def _unit_problem(self, given: Quantity, expected: Quantity) -> str:

@@ -275,11 +275,11 @@ def number_field(value: dict[str, Any], what: str) -> int | float | None:
 def json_text(value: object, what: str) -> str:
     """A plain value as JSON, keys sorted."""
     try:
-        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
     except RecursionError:
         raise CannotJudge(f"{what} is nested too deeply to be judged") from None
-    except ValueError:  # the one thing in a plain value that Python does not write
-        raise CannotJudge(f"{what} has an integer of thousands of digits, too many to be compared") from None
+    except ValueError:  # an integer of thousands of digits, or 1e400, which Python reads as infinite
+        raise CannotJudge(f"{what} has a number too long or too large to be compared") from None
 
 
 def same(a: object, b: object, normalise: Normaliser) -> bool:
@@ -315,11 +315,11 @@ def _same_as_text(value: Any, text: str, normalise: Normaliser) -> bool:
 
 def _number_in(text: str) -> int | float | None:
     """The number that a text is, written as JSON writes numbers and nothing else; None where it is none."""
-    if len(text) > 400 or text[:1] not in "-0123456789" or text != text.strip():
+    if text[:1] not in "-0123456789" or text != text.strip():
         return None
     try:
         number = parse_json(text)
-    except NotJSON:
+    except (NotJSON, UnreadableJSON):  # an integer too long to read is none that a value can be
         return None
     return number if isinstance(number, (int, float)) else None
 

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from datetime import date as CalendarDate
 from datetime import timedelta
+from decimal import Decimal
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -345,12 +346,18 @@ _NUMBER = re.compile(
 )
 
 
+def _number(written: str) -> float:
+    """A whole number exactly (an account number may have 20 digits), one with a fraction as a float."""
+    digits = written.replace(",", "")
+    return float(digits) if "." in digits else int(Decimal(digits))  # `int` of text takes 4,300 digits
+
+
 def numbers(text: str) -> set[float]:
     """The numbers in a text, also in words; without those of dates and times of day."""
     rest = _times(_dates(_plain(text))[1])[1]
     out: set[float] = set()
     for match in _NUMBER.finditer(rest):
-        value = float(match["n"].replace(",", ""))
+        value = _number(match["n"])
         if match["k"]:
             value *= 1_000_000 if match["k"].strip().casefold() == "million" else 1000
         out.add(value)
@@ -683,7 +690,7 @@ def _spans(text: str) -> Iterator[tuple[str, float]]:
         if match["half"]:
             count, unit = 0.5 if match["half"].casefold().startswith("half") else 0.25, match["of"].casefold()
         else:
-            found = {float(value) for value in _counted(match["n"])}
+            found = set(_counted(match["n"]))
             if len(found) != 1:
                 continue
             count, unit = found.pop(), match["unit"].casefold()
@@ -692,7 +699,7 @@ def _spans(text: str) -> Iterator[tuple[str, float]]:
 
 def _counted(word: str) -> Iterator[float]:
     for match in _NUMBER.finditer(word):
-        yield float(match["n"].replace(",", ""))
+        yield _number(match["n"])
     yield from _spelled(word)
 
 

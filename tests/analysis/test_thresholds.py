@@ -48,6 +48,12 @@ def test_a_gate_exactly_at_the_limit_holds():
     assert gate.verdict == "holds"
 
 
+@pytest.mark.parametrize("name", ["accuracy", "pass_at_k", "step_efficiency"])
+def test_an_aggregator_with_a_threshold_that_no_score_can_have_is_refused(name, refuses):
+    with refuses(RequestError):
+        aggregated([1, 0], {"name": name, "params": {"threshold": 80}})
+
+
 def test_missing_items_leave_a_gate_undecided():
     complete = [1] * 195
     assert karat.gate(aggregated(complete), "accuracy:0.95")[0].verdict == "holds"

@@ -56,11 +56,36 @@ def test_an_experiment_is_gated(karat, recorded):
     assert karat("run", "e.yaml", "--fail-under", "exact_match accuracy:0.99").code == 1
 
 
-@pytest.mark.parametrize("wrong", ["acuracy:0.8", "accuracy", "accuracy:80%"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["acuracy:0.8", "accuracy", "accuracy:80%", "exact_match:80", "exact_match accuracy:80", "mean:-1"],
+)
 def test_mistakes_are_found_before_the_run(karat, recorded, wrong):
     said = karat("run", "--recorded", "good.jsonl", *DATA, "--fail-under", wrong)
     assert (said.code, said.out) == (2, "")
     assert not (recorded / "karat.db").exists()
+
+
+def test_a_threshold_beyond_the_bounds_of_the_scores_is_refused(karat, recorded, says):
+    (recorded / "stars.py").write_text(
+        "class Stars:\n    key = 'stars'\n    bounds = (1, 5)\n"
+        "    def evaluate(self, *, outputs, **context):\n        return 4.0\n"
+    )
+    karat("run", "--recorded", "good.jsonl", *DATA)
+    for command, fail_under in (
+        (("evaluate", "latest", "-e", "contains"), "contains:80"),
+        (("evaluate", "latest", "-e", "stars.py:Stars"), "stars:6"),
+        (("aggregate", "latest", "-a", "mean"), "exact_match mean:80"),
+    ):
+        said = karat(*command, "--fail-under", fail_under)
+        assert (said.code, said.out) == (2, "")
+        says(said.err)
+    assert karat("evaluate", "latest", "-e", "stars.py:Stars", "--fail-under", "stars:3").code == 0
+    said = karat(
+        "run", "--recorded", "good.jsonl", *DATA, "-a", '{"name": "accuracy", "params": {"threshold": 80}}'
+    )
+    assert said.code == 2
+    says(said.err)
 
 
 def test_a_gate_without_results_is_refused(karat, recorded):

@@ -356,7 +356,7 @@ def test_files_without_dialogue_are_judged_in_every_dimension_but_correctness(tm
     assert last["eval"]["correctness_rate"] is None
 
 
-@pytest.mark.parametrize(("allowed", "code"), [("1", 0), ("0", 1)])
+@pytest.mark.parametrize(("allowed", "code"), [(24 / 24, 0), (4 / 24, 0), (3 / 24, 1), (0, 1)])
 def test_the_share_of_judge_errors_that_is_allowed(tmp_path, allowed, code):
     folder = first_stage(tmp_path / "one")
 
@@ -364,10 +364,18 @@ def test_the_share_of_judge_errors_that_is_allowed(tmp_path, allowed, code):
         return "no verdict" if "Where does Ana live?" in json.dumps(body["messages"]) else labels_for(body)
 
     with FakeProvider(no_answers) as server:
-        given = ["--judge", server.spec(), "--max-judge-errors", allowed, "--store", str(tmp_path / "a.db")]
+        given = [
+            "--judge",
+            server.spec(),
+            "--max-judge-errors",
+            str(allowed),
+            "--store",
+            str(tmp_path / "a.db"),
+        ]
         assert main(["memory", "--output-dir", str(folder), "--eval-only", *given]) == code
     metrics = json.loads((folder / "aggregate_metrics.json").read_text())
     assert metrics["question_answering"]["num_judge_errors"] == 4
+    assert metrics["judgments"] == {"ok": 20, "failed": 4}
     assert (metrics["question_answering"]["num_total"], metrics["question_answering"]["num_valid"]) == (6, 2)
     judged = [json.loads(line)["eval"] for line in (folder / "qa_records.jsonl").read_text().splitlines()]
     failed = [each for each in judged if "answer" in each.get("judge_errors", {})]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from karat.errors import RequestError, UnknownName, did_you_mean
+from karat.evaluators._base import threshold_problem
 from karat.formatting import Block, Heading, Table, interval, number
 from karat.layout import Styled
 from karat.records import Estimate
@@ -71,6 +72,10 @@ VERDICT_STYLES: dict[Verdict, str] = {"holds": "good", "fails": "bad", "undecide
 
 SHARES = ("accuracy", "win_rate")
 """Metrics that always lie between 0 and 1."""
+
+
+SCORE_METRICS = ("accuracy", "mean")
+"""Aggregators whose estimates lie where the scores lie."""
 
 
 def read_limit(text: str) -> Limit:
@@ -146,17 +151,35 @@ def gate(aggregation: Aggregation, *fail_under: str) -> list[ThresholdGate]:
     """
     if not isinstance(aggregation, Aggregation):
         raise RequestError(f"a gate needs an aggregation, not {type(aggregation).__name__}: karat.aggregate")
-    lower = {
-        spec.key
-        for evaluation in aggregation.evaluations
-        for spec in evaluation.header.evaluators
-        if not spec.higher_is_better
-    }
+    specs = [spec for evaluation in aggregation.evaluations for spec in evaluation.header.evaluators]
+    lower = {spec.key for spec in specs if not spec.higher_is_better}
+    limits = [read_threshold(text) for text in fail_under]
+    refuse_unreachable(limits, specs, aggregation.header.aggregators)
     return [
         _judge_threshold(limit, each, each.better(lower) or "higher")
-        for limit in map(read_threshold, fail_under)
+        for limit in limits
         for each in _named(limit.metric, aggregation)
     ]
+
+
+def refuse_unreachable(
+    limits: Sequence[Limit], evaluators: Sequence[Any], aggregators: Sequence[Any]
+) -> None:
+    """Refuse a threshold on the mean of scores that the bounds of the evaluator exclude.
+
+    Evaluators and aggregators are built ones or their specs; without aggregators the usual metric is meant.
+    """
+    means = [each.key for each in aggregators if each.name in SCORE_METRICS]
+    only_means = len(means) == len(aggregators)
+    for limit in limits:
+        for each in evaluators:
+            names = {f"{each.key} {mean}" for mean in means or SCORE_METRICS} | (
+                {each.key} if only_means else set()
+            )
+            if len(evaluators) == 1:
+                names.update(means or SCORE_METRICS)
+            if limit.metric in names and (problem := threshold_problem(limit.margin, each)):
+                raise RequestError(f"'{limit.metric}:{limit.margin:g}' is not a threshold: {problem}")
 
 
 def _named(metric: str, aggregation: Aggregation) -> list[Estimate]:

@@ -42,7 +42,9 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Evaluate, and print the scores and the counts."""
+    from karat.analysis.gates import refuse_unreachable
     from karat.cli.outcome import Gates, exit_code, label_notices, score_blocks, stage_blocks
+    from karat.evaluators._base import resolve_evaluator
     from karat.execution.aggregate import aggregate
     from karat.execution.evaluate import evaluate
     from karat.store import open_existing
@@ -53,12 +55,15 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         )
     if not given.evaluator and not given.amend:
         raise UsageError("karat evaluate needs an evaluator: -e NAME; karat evaluators lists them")
-    read_thresholds(given.fail_under)
+    limits = read_thresholds(given.fail_under)
     options: dict[str, Any] = {"cache": cache_mode(given), "batch": given.batch}
     for name in ("concurrency", "timeout", "abort_on_error", "description", "budget"):
         if getattr(given, name) is not None:
             options[name] = getattr(given, name)
     import_from_here()
+    if limits and given.evaluator:
+        given.evaluator = [resolve_evaluator(each) for each in given.evaluator]
+        refuse_unreachable(limits, [each.evaluator for each in given.evaluator], [])
     with open_existing(given.store) as store:
         runs = [store.runs.get(each).id if each == "latest" else each for each in given.runs]
         for run in dict.fromkeys(

@@ -16,10 +16,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from karat.cli.terminal import Terminal
 from karat.errors import RequestError, did_you_mean
+
+if TYPE_CHECKING:
+    from karat.analysis.gates import Limit
 
 # The table of commands, and how to find the command in a command line.
 
@@ -391,13 +394,13 @@ def add_threshold_option(parser: Parser) -> None:
     )
 
 
-def read_thresholds(texts: Sequence[str]) -> list[str]:
-    """The metrics of --fail-under; a threshold that cannot be read is refused before anything runs."""
+def read_thresholds(texts: Sequence[str]) -> list[Limit]:
+    """The thresholds of --fail-under; one that cannot be read is refused before anything runs."""
     if not texts:
         return []
     from karat.analysis.gates import read_threshold
 
-    return [read_threshold(text).metric for text in texts]
+    return [read_threshold(text) for text in texts]
 
 
 def add_confidence_option(parser: Parser, of: str = "the intervals") -> None:

@@ -43,6 +43,7 @@ from karat.formatting import Block, Details, Paragraph
 from karat.layout import Styled
 
 if TYPE_CHECKING:
+    from karat.analysis.gates import Limit
     from karat.experiments.fitting import Sample
     from karat.experiments.plan import Plan
     from karat.experiments.running import Outcome
@@ -104,12 +105,12 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
     import_from_here()
     cache = cache_mode(given)
-    metrics = read_thresholds(given.fail_under)
+    limits = read_thresholds(given.fail_under)
     target = _target(given)
     if target is not None and target.kind == "graph":
         return execute_graph(given, target.name, terminal)
     plan = _plan(given, target)
-    _refuse_unknown_metrics(metrics, plan)
+    _refuse_thresholds(limits, plan)
     plan.labels = [*plan.labels, *given.label]
     plan.description = plan.description if given.description is None else given.description
     skipped = getattr(plan.dataset, "skipped_count", 0)
@@ -177,19 +178,22 @@ def _other_selection(outcome: Outcome, started: float) -> str:
     )
 
 
-def _refuse_unknown_metrics(metrics: list[str], plan: Plan) -> None:
-    """Refuse a metric of --fail-under that begins with no evaluator or aggregator of the plan, before the run."""
-    if not metrics:
+def _refuse_thresholds(limits: list[Limit], plan: Plan) -> None:
+    """Refuse a metric of --fail-under that the plan does not have, or a value it cannot have, before the run."""
+    if not limits:
         return
+    from karat.analysis.gates import refuse_unreachable
     from karat.evaluators._base import resolve_evaluator
 
     if not plan.evaluators:
         raise UsageError("--fail-under needs results: add an evaluator, such as -e exact_match")
-    known = [resolve_evaluator(each).evaluator.key for each in plan.evaluators]
+    evaluators = [resolve_evaluator(each).evaluator for each in plan.evaluators]
+    known = [each.key for each in evaluators]
     known += [each.key for each in plan.aggregators] or ["accuracy", "mean", "win_rate"]
-    for metric in metrics:
+    for metric in (limit.metric for limit in limits):
         if not any(metric == each or metric.startswith(f"{each} ") for each in known):
             raise UnknownName(f"--fail-under: no metric {metric!r}: {did_you_mean(metric, known)}")
+    refuse_unreachable(limits, evaluators, plan.aggregators)
 
 
 def show_estimate(plan: Any, sample: int, batch: bool, terminal: Terminal) -> int:
@@ -667,7 +671,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     count = given.num_records or given.limit or RECORDS
     dataset = task.dataset(file=given.data, count=count)
     plan = _graph_plan(task, dataset, given, count)
-    _refuse_unknown_metrics(read_thresholds(given.fail_under), plan)
+    _refuse_thresholds(read_thresholds(given.fail_under), plan)
     if given.check:
         from karat.experiments.fitting import refuse_missing_keys
 

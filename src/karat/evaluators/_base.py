@@ -399,6 +399,20 @@ def checked_bounds(bounds: JSON, who: str) -> Bounds | None:
     return low, high
 
 
+def threshold_problem(threshold: float, evaluator: Any) -> str | None:
+    """Why no score of an evaluator (or of its spec) can be a threshold, by the bounds it declares; None if one can."""
+    bounds = checked_bounds(getattr(evaluator, "bounds", None), f"evaluator {evaluator.key!r}")
+    low, high = (0.0, 1.0) if getattr(evaluator, "pass_fail", False) else bounds or (None, None)
+    if (low is None or low <= threshold) and (high is None or threshold <= high):
+        return None
+    if low is None or high is None:
+        said = f"are {high:g} at most" if low is None else f"are {low:g} at least"
+    else:
+        said = f"lie between {low:g} and {high:g}"
+    fix = f"; for {threshold:g} % write {threshold / 100:g}" if high == 1 and 1 < threshold <= 100 else ""
+    return f"the scores of {evaluator.key!r} {said}{fix}"
+
+
 def kind_of(evaluator: object) -> Kind:
     """Return whether an evaluator judges single outputs, pairs or all runs at once: from the methods it has."""
     cls = evaluator if isinstance(evaluator, type) else type(evaluator)

@@ -23,6 +23,7 @@ from karat.aggregators._base import (
 )
 from karat.aggregators._means import Headline
 from karat.errors import FAILURES, RequestError, did_you_mean
+from karat.evaluators._base import threshold_problem
 from karat.evaluators._pairwise import run_ranks, run_scores
 from karat.execution.arguments import EvaluationLike, StoreLike, as_list, handle_of, store_of
 from karat.execution.engines import failure_of, in_thread
@@ -238,8 +239,11 @@ class _AggregationStage:
             raise RequestError(
                 f"aggregator {part.name!r} needs results of {kinds_text(over)}: these evaluations have none"
             )
+        threshold = part.params.get("threshold")
         for evaluator in fitting:
             spec = self.specs[evaluator]
+            if isinstance(threshold, (int, float)) and (problem := threshold_problem(threshold, spec)):
+                raise RequestError(f"aggregator {part.key!r}: {threshold:g} is not a threshold: {problem}")
             apart = spec.kind == "single" or (spec.kind == "joint" and "joint" not in over)
             aggregator = for_evaluator(part.aggregator, spec)
             for run in self.runs_of[evaluator] if apart else [None]:

@@ -14,7 +14,7 @@ from karat.aggregators._base import Resolved, fits, folding_part, kinds_text
 from karat.aggregators._pass_k import OverAttempts
 from karat.documents import Place
 from karat.errors import ConfigError, RequestError, did_you_mean
-from karat.evaluators._base import kind_of
+from karat.evaluators._base import kind_of, threshold_problem
 from karat.experiments.plan import Plan, PlannedRun
 from karat.json_schema import refuse_remote_references
 from karat.paths import MISSING, find
@@ -100,6 +100,10 @@ def aggregator_problems(
         return
     over = getattr(built.aggregator, "over", frozenset({"single"}))
     fitting = [key for key in (built.of or evaluators) if fits(kind_of(evaluators[key]), over)]
+    threshold = built.params.get("threshold")
+    for key in fitting:
+        if isinstance(threshold, (int, float)) and (problem := threshold_problem(threshold, evaluators[key])):
+            yield ("params", "threshold"), f"{threshold:g} is not a threshold: {problem}"
     if not fitting:
         yield (), f"{built.name!r} needs results of {kinds_text(over)}, and the experiment has none"
     elif getattr(folding_part(built.aggregator), "needs_labels", False):

@@ -10,6 +10,7 @@ import stat
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -47,6 +48,23 @@ def test_a_run_by_its_label_and_prefix(viewer, world):
     found = viewer.get(f"/api/r/{world.first.id}")
     assert found["fields"] == ["topic", "level", "tags"]
     assert found["rows"] == COUNT
+
+
+def test_labels_may_have_what_divides_names(viewer, world):
+    labels = ["a..b..", "c,d%2C"]
+    for run, label in zip((world.first, world.second), labels, strict=True):
+        world.store.tag(run.id, [label])
+    pair = "..".join(labels)
+    assert [run["id"] for run in viewer.get(f"/api/c/{pair}")["runs"]] == [world.first.id, world.second.id]
+    assert viewer.get(f"/api/c/{pair}/rows")["total"] == COUNT
+    for path in ("/api/s", "/api/p"):
+        found = viewer.get(path, runs=",".join(quote(label, safe="") for label in labels))
+        assert [run.get("id") or run["run"]["id"] for run in found["runs"]] == [
+            world.first.id,
+            world.second.id,
+        ]
+    for run, label in zip((world.first, world.second), labels, strict=True):
+        world.store.tag(run.id, [], remove=[label])
 
 
 @pytest.mark.parametrize(

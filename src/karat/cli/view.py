@@ -1,11 +1,12 @@
 """Open a local web viewer on runs, their rows, comparisons, slices, failures and costs.
 
-Without an ID, it shows all runs; with one, the rows of that run; with two, their comparison. The server listens on
-127.0.0.1 only, reads the store and never writes to it. Ctrl-C stops it.
+Without an ID, it shows all runs; with one, the rows of that run; with two, their comparison; with --by, slices of the
+runs. The server listens on 127.0.0.1 only, reads the store and never writes to it. Ctrl-C stops it.
 
     karat view
     karat view run-1a2b
-    karat view run-1a2b run-3c4d
+    karat view run-1a2b run-3c4d --where changed:worse
+    karat view run-1a2b run-3c4d --by topic
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "ids", metavar="ID", nargs="*", help="a run, or two runs to compare (default: all runs)"
     )
+    parser.option("--where", metavar="FILTER", help="only rows that match, such as 'changed:worse'")
+    parser.option(
+        "--sort", metavar="FIELD", help="the rows with the lowest value first; --sort=-FIELD: the highest"
+    )
+    parser.option("--metric", metavar="KEY", help="compare or slice by this evaluator")
+    parser.option("--by", metavar="FIELD", help="slices by this metadata field")
     parser.option(
         "--port", type=whole(0), default=0, metavar="PORT", help="port to listen on (default: a free one)"
     )
@@ -40,8 +47,9 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.store import open_store, store_file
     from karat.view.names import find_run
 
-    if len(given.ids) > 2:
+    if len(given.ids) > 2 and not given.by:
         raise UsageError("karat view takes at most two runs: name one to see its rows, two to compare them")
+    _refuse_options(given)
     if given.port > 65535:
         raise UsageError(f"--port {given.port} is not a port: give a number up to 65535")
     path = store_file(given.store)
@@ -51,19 +59,43 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     with open_store(given.store or None, read_only=True) as store:
         place = store.url
         runs = [quote(find_run(store, each).id, safe="") for each in given.ids]
-    if runs:
+    if given.by:
+        page = f"/s/{','.join(runs)}"
+    elif runs:
         page = f"/r/{runs[0]}" if len(runs) == 1 else f"/c/{runs[0]}..{runs[1]}"
+    options = {"filter": given.where, "sort": given.sort, "evaluator": given.metric, "by": given.by}
+    query = {name: value for name, value in options.items() if value}
     try:
         asyncio.run(
-            _serve(given.store or None, place, given.port, page, terminal, browser=not given.no_browser)
+            _serve(
+                given.store or None, place, given.port, page, query, terminal, browser=not given.no_browser
+            )
         )
     except KeyboardInterrupt:
         return 0
     return 0
 
 
+def _refuse_options(given: argparse.Namespace) -> None:
+    """Refuse options that the page has no use for."""
+    for option, value in (("--where", given.where), ("--sort", given.sort)):
+        if value and (given.by or not given.ids):
+            raise UsageError(f"{option} is for rows: name one or two runs, and leave --by out")
+    if given.by and not given.ids:
+        raise UsageError("--by needs the runs to slice: karat view RUN… --by FIELD")
+    if given.metric and not given.by and len(given.ids) != 2:
+        raise UsageError("--metric is for a comparison or for slices: name two runs, or add --by FIELD")
+
+
 async def _serve(
-    store: str | None, place: str, port: int, page: str, terminal: Terminal, *, browser: bool
+    store: str | None,
+    place: str,
+    port: int,
+    page: str,
+    query: dict[str, str],
+    terminal: Terminal,
+    *,
+    browser: bool,
 ) -> None:
     from karat.view.server import Server
 
@@ -81,7 +113,7 @@ async def _serve(
             f"cannot listen on port {port}: {error.strerror}; leave --port out to use a free one"
         ) from error
     try:
-        url = server.url(page)
+        url = server.url(page, **query)
         terminal.show({"url": url, "store": place}, f"{url}\n(Ctrl-C stops the viewer of {place})")
         if browser:
             _open(server, url)

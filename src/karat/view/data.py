@@ -44,7 +44,7 @@ from karat.store.run_labels import brief_settings, run_labels
 from karat.store.sql import check_time_limit
 from karat.view.building import ColumnBuilder, NotBuiltYet
 from karat.view.items import LONGEST_TEXT, Item, compared_calls, item_of, output_text, shown_text
-from karat.view.names import Download, escaped, find_run, quoted, read_key, write_key
+from karat.view.names import Download, escaped, find_pair, find_run, quoted, read_key, write_key
 
 MOST_RUNS = 200
 """Runs that the first page shows."""
@@ -376,7 +376,7 @@ class Viewer:
     def _compared(
         self, store: Store, first: str, second: str, evaluator: str | None
     ) -> tuple[ComparedTable, list[str]]:
-        runs = [find_run(store, first), find_run(store, second)]
+        runs = find_pair(store, first, second)
         if runs[0].id == runs[1].id:
             raise RequestError(f"both are {runs[0].id}: a comparison needs two different runs")
         if runs[0].header.dataset != runs[1].header.dataset:

@@ -30,6 +30,21 @@ def find_run(store: Store, name: str) -> Run:
         return labelled[-1]
 
 
+def find_pair(store: Store, first: str, second: str) -> list[Run]:
+    """The two runs of `FIRST..SECOND`; a label may contain two dots too, so every place to divide them is tried."""
+    text = f"{first}..{second}"
+    places = [match.start() for match in re.finditer(r"(?=\.\.)", text)]
+    for place in sorted(places, key=lambda each: each != len(first))[:MOST_PLACES]:
+        try:
+            return [find_run(store, text[:place]), find_run(store, text[place + 2 :])]
+        except RequestError:
+            continue
+    return [find_run(store, first), find_run(store, second)]
+
+
+MOST_PLACES = 10
+"""At which the names of two runs may be divided."""
+
 KEY = re.compile(r"([0-9]{1,10})\.([0-9]{1,9})(?:/(.*))?", re.DOTALL)
 
 

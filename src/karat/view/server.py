@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import msgspec
 from aiohttp import web
@@ -510,7 +510,7 @@ def _pair(request: web.Request) -> tuple[str, str]:
 
 
 def _names(request: web.Request) -> list[str]:
-    names = [name for name in request.query.get("runs", "").split(",") if name]
+    names = [unquote(name) for name in request.query.get("runs", "").split(",") if name]
     if not 1 <= len(names) <= 50:
         raise BadParameter("name 1 to 50 runs: runs=RUN,RUN")
     return names

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import subprocess
+import sys
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import karat
 from karat.tasks import FunctionTask
@@ -119,8 +123,7 @@ def test_y_copies_the_command_line_of_the_view(tab, sample, capsys):
             "karat",
             "show",
             first,
-            "--where",
-            "topic:refund judged<0.5",
+            "--where=topic:refund judged<0.5",
         ],
         f"/r/{first}?sort=-seconds": ["karat", "show", first, "--sort=-seconds"],
         f"/r/{first}?key=3.1": ["karat", "show", first, "--example", "ticket-003"],
@@ -128,7 +131,6 @@ def test_y_copies_the_command_line_of_the_view(tab, sample, capsys):
         f"/c/{first}..{second}?evaluator=judged": ["karat", "compare", first, second],
         f"/f/{first}": ["karat", "show", first, "--failed"],
         f"/p/{first},{second}": ["karat", "report", first, second],
-        f"/s/{first},{second}?by=topic": ["karat", "report", first, second],
     }
     for path, words in wanted.items():
         page = tab.open(path)
@@ -140,6 +142,62 @@ def test_y_copies_the_command_line_of_the_view(tab, sample, capsys):
         assert copied == [*words, "--store", sample.store.url]
         assert main(copied[1:]) in (0, 1), "1: something in the view failed"
         assert capsys.readouterr().out
+
+
+def test_y_copies_a_command_that_opens_the_same_view(tab, sample):
+    """What no command prints, the rows of a comparison and slices, is opened in the viewer again."""
+    first, second = sample.runs[0].id, sample.runs[1].id
+    for path in (
+        f"/c/{first}..{second}?filter=changed%3Aworse+topic%3Arefund&sort=-difference&evaluator=judged",
+        f"/s/{first},{second}?evaluator=judged&by=topic",
+    ):
+        page = tab.open(path, ".plot, .chip")
+        page.keyboard.press("y")
+        page.wait_for_selector(".toast")
+        copied = shlex.split(page.evaluate("navigator.clipboard.readText()"))
+        assert copied[0] == "karat"
+        opened = urlsplit(printed_url([*copied[1:], "--no-browser", "--json"]))
+        assert opened.path == urlsplit(path).path
+        assert {k: v for k, v in parse_qsl(opened.query) if k != "token"} == dict(
+            parse_qsl(urlsplit(path).query)
+        )
+
+
+def printed_url(words: list[str]) -> str:
+    """The URL that a command prints; the viewer that it starts is ended."""
+    process = subprocess.Popen([sys.executable, "-m", "karat", *words], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        text = ""
+        while "}" not in text:
+            line = process.stdout.readline()
+            assert line, text
+            text += line
+        return str(json.loads(text)["url"])
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_labels_with_dots_and_commas_are_addresses(tab, sample):
+    labels = ["v1..2", "b, c."]
+    for run, label in zip(sample.runs, labels, strict=False):
+        sample.store.tag(run.id, [label])
+    try:
+        page = tab.open(f"/s/{','.join(map(quote, labels))}?by=topic", "[data-row]")
+        assert page.locator("thead th").count() == 6
+        page.click("nav >> text=Compare")
+        page.wait_for_selector(".chip")
+        assert page.evaluate("document.title.length") > 0
+        page.click("nav >> text=Cost")
+        page.wait_for_selector("h1")
+        page.click("nav >> text=Rows")
+        until(page, f"document.querySelector('.head code')?.innerText === '{sample.runs[1].id}'")
+        page = tab.open("/c/v1..2..b, c.", ".chip")
+        assert page.locator(".problem").count() == 0
+    finally:
+        for run, label in zip(sample.runs, labels, strict=False):
+            sample.store.tag(run.id, [], remove=[label])
 
 
 def test_question_mark_shows_the_keys(tab):

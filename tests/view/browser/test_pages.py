@@ -319,6 +319,7 @@ def test_a_wrong_filter_or_run_is_said(browser, viewer, sample):
     assert page.locator(".problem").inner_text()
     page = tab.open("/r/run-unknown", ".problem")
     page = tab.open("/c/one", ".problem")
+    page = tab.open("/r/%E0%A4", ".problem")
     tab.context.close()  # the browser reports answers of 400 and 404 on its console
     assert tab.watched.foreign == []
     assert all("status of 40" in problem for problem in tab.watched.problems)

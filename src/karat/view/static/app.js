@@ -1,5 +1,5 @@
 // The viewer: which page the address names, the keys, and news from the store.
-import { BUILDING, CHANGES, Component, ask, here, html, onNavigation, render, shell } from "./lib.js";
+import { BUILDING, CHANGES, Component, ask, here, html, onNavigation, pairPath, render, runsPath, shell } from "./lib.js";
 import { ComparePage } from "./pages/compare.js";
 import { FailuresPage } from "./pages/failures.js";
 import { HomePage } from "./pages/home.js";
@@ -128,14 +128,13 @@ function Building({ building }) {
 function tabs(page, runs) {
   if (!page || !runs[0]) return null;
   const [first = "", second] = runs;
-  const all = runs.map(encodeURIComponent).join(",");
   const last = encodeURIComponent(second ?? first);
   const links = [
     ["r", "Rows", `/r/${last}`],
-    ...(second ? [["c", "Compare", `/c/${encodeURIComponent(first)}..${encodeURIComponent(second)}`]] : []),
-    ["s", "Slices", `/s/${all}`],
+    ...(second ? [["c", "Compare", pairPath(first, second)]] : []),
+    ["s", "Slices", runsPath("s", runs)],
     ["f", "Failures", `/f/${last}`],
-    ["p", "Cost and time", `/p/${all}`],
+    ["p", "Cost and time", runsPath("p", runs)],
   ];
   return links.map(([id, name, url]) => html`<a href=${url} aria-current=${id === page ? "page" : undefined}>${name}</a>`);
 }

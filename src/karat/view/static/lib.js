@@ -74,10 +74,12 @@ export function address(path, query = {}) {
 }
 
 export const runPath = (/** @type {string} */ id) => `/r/${encodeURIComponent(id)}`;
-export const pairPath = (/** @type {string} */ a, /** @type {string} */ b) =>
-  `/c/${encodeURIComponent(a)}..${encodeURIComponent(b)}`;
-export const runsPath = (/** @type {string} */ page, /** @type {string[]} */ ids) =>
-  `/${page}/${ids.map(encodeURIComponent).join(",")}`;
+/** A name of which no character divides two names. @param {string} name */
+const divided = (name) => encodeURIComponent(name).replace(/^\.|\.(?=\.)|\.$/g, "%2E");
+export const pairPath = (/** @type {string} */ a, /** @type {string} */ b) => `/c/${divided(a)}..${divided(b)}`;
+/** Names as one parameter or one part of a path. @param {string[]} names */
+export const listed = (names) => names.map(encodeURIComponent).join(",");
+export const runsPath = (/** @type {string} */ page, /** @type {string[]} */ ids) => `/${page}/${listed(ids)}`;
 
 /**
  * A word for a filter, quoted where the grammar needs it.
@@ -87,11 +89,18 @@ export function quoted(text) {
   return /^[\w.-]+$/u.test(text) ? text : `"${text.replace(/[\\"]/g, (c) => `\\${c}`)}"`;
 }
 
+/** A name in an address; one with a wrong percent sign is taken as it is. @param {string} text */
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
 /** The state of the page: what the address says. */
 export function here() {
   const query = Object.fromEntries(new URLSearchParams(location.search));
   const [, page = "", rest = ""] = /^\/([^/]*)\/?(.*)$/.exec(location.pathname) ?? [];
-  return { page, rest: rest.split(",").flatMap((part) => part.split("..")).map(decodeURIComponent), query };
+  const dots = rest.indexOf("..");
+  const pair = page === "c" && dots >= 0 ? [rest.slice(0, dots), rest.slice(dots + 2)] : null;
+  return { page, rest: (pair ?? rest.split(",")).map(decoded), query };
 }
 
 /** @type {(() => void)[]} */

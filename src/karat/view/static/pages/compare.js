@@ -35,6 +35,12 @@ export class ComparePage extends Component {
       regression: () => this.regression(),
       command: () => {
         const [a, b] = this.ids();
+        const { query } = this.props;
+        if (query.filter || query.sort) { // `karat compare` has no rows to choose from
+          const options = { where: query.filter, sort: query.sort, metric: query.evaluator };
+          const given = Object.entries(options).filter(([, value]) => value).map(([name, value]) => ` --${name}=${shell(value)}`);
+          return `karat view ${shell(a)} ${shell(b)}${given.join("")}`;
+        }
         // Of one metric alone the probabilities are others: they are adjusted for the number of metrics.
         const alone = this.data?.alone && this.data.evaluators.length > 1;
         const metric = alone ? ` --metric ${shell(this.data.evaluator)}` : "";

@@ -1,5 +1,5 @@
 // Cost, time and quality of runs.
-import { Component, Loaded, address, dollars, html, runPath, seconds, shell, whole } from "../lib.js";
+import { Component, Loaded, address, dollars, html, listed, runPath, seconds, shell, whole } from "../lib.js";
 import { Choice, Counts, Estimate, Plot } from "../parts.js";
 
 export class PerformancePage extends Component {
@@ -9,7 +9,7 @@ export class PerformancePage extends Component {
   }
   render() {
     const { runs, query, version } = this.props;
-    const path = address("/api/p", { runs: runs.join(","), evaluator: query.evaluator });
+    const path = address("/api/p", { runs: listed(runs), evaluator: query.evaluator });
     return html`<${Loaded} path=${path} version=${version}>${(/** @type {any} */ data) => html`<h1>Cost, time and quality</h1>
       ${data.evaluators.length ? html`<div class="facts"><${Choice} name="evaluator" label="Metric" value=${data.evaluator} options=${data.evaluators} /></div>` : null}
       <${Plot} plot=${data.plot} link=${(/** @type {any} */ about) => (about.run ? runPath(about.run) : null)} />

@@ -42,7 +42,7 @@ export class RunPage extends Component {
     const { query } = this.props;
     const id = shell(this.run?.id ?? this.props.runs[0]);
     if (query.key && this.item) return `karat show ${id} --example ${shell(this.item)}`;
-    const filter = query.filter ? ` --where ${shell(query.filter)}` : "";
+    const filter = query.filter ? ` --where=${shell(query.filter)}` : "";
     return `karat show ${id}${filter}${query.sort ? ` --sort=${shell(query.sort)}` : ""}`;
   }
   /** Go to another run of the dataset, or compare with it. @param {number} by @param {boolean} [compare] @param {string} [filter] */

@@ -1,20 +1,28 @@
 // Scores by a field of the examples' metadata.
-import { Component, Loaded, address, html, number, pairPath, runPath, shell, whole } from "../lib.js";
+import { Component, Loaded, address, html, listed, number, pairPath, runPath, shell, whole } from "../lib.js";
 import { Choice, Estimate, Plot } from "../parts.js";
 
 /** The rows that both runs have a score of. */
 const PAIRED = "changed:better or changed:worse or changed:same";
 
 export class SlicesPage extends Component {
+  /** @type {string | null} */
+  by = null;
   componentDidMount() {
     this.props.keys({
-      command: () => `karat report ${this.props.runs.map(shell).join(" ")}`,
+      command: () => {
+        const { runs, query } = this.props;
+        const by = query.by ?? this.by;
+        const metric = query.evaluator ? ` --metric=${shell(query.evaluator)}` : "";
+        return `karat ${by ? "view" : "report"} ${runs.map(shell).join(" ")}${by ? ` --by=${shell(by)}${metric}` : ""}`;
+      },
     });
   }
   render() {
     const { runs, query, version } = this.props;
-    const path = address("/api/s", { runs: runs.join(","), by: query.by, evaluator: query.evaluator });
+    const path = address("/api/s", { runs: listed(runs), by: query.by, evaluator: query.evaluator });
     return html`<${Loaded} path=${path} version=${version}>${(/** @type {any} */ data) => {
+      this.by = data.by;
       document.title = `Slices by ${data.by} · karat`;
       const [a, b] = data.runs;
       const two = data.runs.length === 2;

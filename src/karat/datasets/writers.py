@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -35,8 +36,15 @@ class RecordWriter(Protocol):
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that replaces `path` when it is complete. After an error `path` is as it was."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
+    """A file that replaces `path` when it is complete. After an error `path` is as it was.
+
+    What killed processes left of earlier ones is removed: a process holds a lock on its file, which ends with it.
+    """
+    prefix = f".{path.name[:200]}."
+    _remove_abandoned(path.parent, prefix)
+    descriptor, temporary = tempfile.mkstemp(prefix=prefix, suffix=UNFINISHED, dir=path.parent)
+    # the lock is held by another descriptor too, until the file has its name
+    held = os.dup(descriptor) if _lock(descriptor) else None
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -47,6 +55,39 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         os.unlink(temporary)
         raise
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+UNFINISHED = ".unfinished"
+
+EMPTY_SECONDS = 60.0
+"""A younger file without content may be one that is about to be locked."""
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file and return whether that worked; it does not where another holds it, or where there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def _remove_abandoned(folder: Path, prefix: str) -> None:
+    names: list[str] = []
+    with suppress(OSError):  # a folder may be written to and not listed
+        names = os.listdir(folder)
+    for name in names:
+        if name.startswith(prefix) and name.endswith(UNFINISHED):
+            with suppress(OSError), open(folder / name, "rb") as file:
+                found = os.fstat(file.fileno())
+                settled = found.st_size or time.time() - found.st_mtime > EMPTY_SECONDS
+                if settled and _lock(file.fileno()):
+                    os.unlink(folder / name)
 
 
 def _umask() -> int:

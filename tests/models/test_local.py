@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from karat import models
 from karat.errors import MissingDependency, RequestError
+from karat.models._messages import Request
 from karat.models.providers import _local as local
 
 pytest.importorskip("xllamacpp", reason="the extra `local` is optional")
@@ -34,6 +35,21 @@ async def test_it_answers_and_costs_nothing(small):
     assert 0 < reply.usage.output_tokens <= 8
     assert reply.usage.cost == 0.0
     assert calls[0].name == "local/smollm2-135m"
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({}, 512),
+        ({"max_tokens": 2000}, 2000),
+        ({"extra": {"n_predict": 9}}, None),
+        ({"extra": {"max_tokens": 9}}, 9),
+        ({"schema": {"type": "object", "properties": {}}}, None),
+    ],
+)
+def test_a_text_without_a_limit_has_one(small, options, limit):
+    request = Request(messages=[{"role": "user", "content": "Count to a million."}], **options)
+    assert local.Local().body(small.endpoint, request, True).get("max_tokens") == limit
 
 
 async def test_at_temperature_0_it_repeats_itself_alone_and_in_company(small):

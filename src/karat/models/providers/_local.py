@@ -45,6 +45,9 @@ _SIMPLE = frozenset(
 
 SLOTS = 4
 CONTEXT = 2048
+ANSWER = 512
+"""Tokens of a text for which no limit is given: a small model repeats itself until its context is full."""
+LIMITS = frozenset({"max_tokens", "max_completion_tokens", "n_predict"})
 
 
 def compact_grammar(schema: dict[str, Any]) -> str | None:
@@ -174,6 +177,8 @@ class Local(Provider):
         # A prompt that reuses the beginning of another is added up in another order, and may round differently.
         out = {**super().body(endpoint, request, native_schema), "cache_prompt": False}
         form = out.get("response_format")
+        if form is None and LIMITS.isdisjoint(out) and LIMITS.isdisjoint(request.extra):
+            out["max_tokens"] = ANSWER  # JSON that is cut off would be an error
         grammar = compact_grammar(form["json_schema"]["schema"]) if isinstance(form, dict) else None
         if grammar is not None:
             del out["response_format"]

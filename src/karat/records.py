@@ -7,7 +7,8 @@ succeeded, failed or was skipped is a tag (`Ok`, `Failed`, `Skipped`), never gue
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, permutations
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
@@ -554,6 +555,15 @@ class EvaluatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         Where lower is better it is the mean: a share of failures is not an accuracy.
         """
         return "accuracy" if self.pass_fail and self.higher_is_better else "mean"
+
+
+def groups_of(kind: str, both_orders: bool, runs: int) -> Iterator[tuple[int, ...]]:
+    """Which runs an evaluator sees together, by their indices."""
+    if kind == "single":
+        return ((index,) for index in range(runs))
+    if kind == "joint":
+        return iter([tuple(range(runs))])
+    return iter((permutations if both_orders else combinations)(range(runs), 2))
 
 
 class AggregatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):

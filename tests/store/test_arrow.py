@@ -262,6 +262,47 @@ def test_a_table_has_the_values_of_the_rows(seed: int, size: int, monkeypatch: p
             assert handle.to_polars().height == len(records)
 
 
+class Stops(Longer):
+    """Compares some pairs, then the store is gone."""
+
+    def __init__(self, after: int, both_orders: bool) -> None:
+        self.left = after
+        self.both_orders = both_orders
+
+    def compare(self, example: karat.Example, first: Any, second: Any) -> str:
+        self.left -= 1
+        if self.left < 0:
+            raise StoreError("the disk is gone")
+        return super().compare(example, first, second)
+
+
+@pytest.mark.parametrize("both_orders", [False, True])
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_comparisons_that_are_pending_have_rows(after: int, both_orders: bool) -> None:
+    with karat.open_store("memory://") as store:
+        runs = []
+        for attempts, length in ((2, 1), (1, 2), (2, 3)):
+            task = FunctionTask(lambda text, n=length: text * n, name=f"times{length}")
+            runs.append(
+                karat.run(
+                    task, [{"input": text} for text in "abc"], attempts=attempts, store=store, progress=False
+                )
+            )
+        with pytest.raises(StoreError):
+            karat.evaluate(
+                runs, ["json_valid", Stops(after, both_orders)], store=store, concurrency=1, progress=False
+            )
+        evaluation = store.evaluations.get("latest")
+        pairs = [row for row in evaluation.rows() if row.others]
+        shown = [(row.id, row.attempt, row.run, row.others[0].run) for row in pairs]
+        # two runs have two attempts, so a pair of them has two comparisons, and every other pair has one
+        assert len(shown) == len(set(shown)) == evaluation.counts.total - 15 == 3 * 4 * (1 + both_orders)
+        statuses = [row.results["Stops"].status for row in pairs]
+        assert statuses.count("pending") == len(pairs) - statuses.count("ok")
+        assert statuses.count("ok") == sum(1 for each in evaluation.results() if each.key == "Stops")
+        check(evaluation.to_arrow(), [row.flat() for row in evaluation.rows()])
+
+
 @pytest.mark.parametrize("seed", range(0, 40, 5))
 def test_every_store_gives_the_same_table(store: karat.Store, seed: int) -> None:
     runs, evaluations = make(store, seed)

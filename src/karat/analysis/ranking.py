@@ -56,7 +56,7 @@ from karat.execution.arguments import (
 )
 from karat.execution.engines import in_thread
 from karat.execution.evaluate import evaluate_async
-from karat.execution.expected import Together, groups_of
+from karat.execution.expected import Together
 from karat.execution.judgments import PreparedEvaluator
 from karat.execution.progress import Listener
 from karat.formatting import (
@@ -72,7 +72,7 @@ from karat.formatting import (
     percent,
     plural,
 )
-from karat.records import Estimate, ItemResult, Ok
+from karat.records import Estimate, ItemResult, Ok, groups_of
 from karat.stats._paired import score_differences
 from karat.store import Store
 from karat.store.backend import OK, REUSED

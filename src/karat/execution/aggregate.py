@@ -27,7 +27,7 @@ from karat.evaluators._base import threshold_problem
 from karat.evaluators._pairwise import run_ranks, run_scores
 from karat.execution.arguments import EvaluationLike, StoreLike, as_list, handle_of, store_of
 from karat.execution.engines import failure_of, in_thread
-from karat.execution.expected import Together, groups_of
+from karat.execution.expected import Together
 from karat.execution.labels import corrected_estimates, label_evaluations, with_audits
 from karat.execution.pipeline import environment
 from karat.execution.progress import Listener, Progress, listener
@@ -47,6 +47,7 @@ from karat.records import (
     Ok,
     Result,
     Skipped,
+    groups_of,
 )
 from karat.serialization import encode, prepared
 from karat.store.backend import RecordDecoder

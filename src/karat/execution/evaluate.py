@@ -22,12 +22,12 @@ from karat.execution.arguments import (
     store_of,
 )
 from karat.execution.engines import InlineEngine, engines
-from karat.execution.expected import Together, groups_of
+from karat.execution.expected import Together
 from karat.execution.judgments import BatchWork, EvaluatorWork, Judgment, PreparedEvaluator
 from karat.execution.pipeline import Phase, Stage, environment, open_or_wait
 from karat.execution.progress import Listener
 from karat.keys import Decision, Wanted, content_hash, fingerprint, result_item, reuse_key
-from karat.records import FORMAT, EvaluationHeader, Example, ItemResult, Ok, Output
+from karat.records import FORMAT, EvaluationHeader, Example, ItemResult, Ok, Output, groups_of
 from karat.store import Store
 from karat.store.backend import FAILED, REUSED, SKIPPED, Backend, Mark, Row
 from karat.store.handles import Chunks, Evaluation, Run, StoredDataset

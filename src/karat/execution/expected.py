@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations, permutations
+from collections.abc import Iterable, Sequence
 
-from karat.evaluators._base import Kind
 from karat.records import RunHeader
 from karat.store.handles import Run
 
@@ -68,12 +66,3 @@ class Together:
         if not self._units:
             return max(0, self.last - self.first) * self.attempts
         return sum(map(self.at, range(self.first, self.last)))
-
-
-def groups_of(kind: Kind, both_orders: bool, runs: int) -> Iterator[tuple[int, ...]]:
-    """Which runs an evaluator sees together, by their indices."""
-    if kind == "single":
-        return ((index,) for index in range(runs))
-    if kind == "joint":
-        return iter([tuple(range(runs))])
-    return iter((permutations if both_orders else combinations)(range(runs), 2))

@@ -20,12 +20,11 @@ import msgspec
 
 from karat.errors import FAILURES, NotApplicable, RequestError, Stopped, for_thread
 from karat.evaluators.judges._base import JudgeEvaluator
-from karat.execution.expected import groups_of
 from karat.execution.judgments import Judgment, PreparedEvaluator, asks_no_model
 from karat.experiments.plan import Plan, PlannedRun
 from karat.models import Endpoint, Limits, Model, Reply
 from karat.models.providers import Tokens
-from karat.records import FORMAT, Call, Example, Ok, Output
+from karat.records import FORMAT, Call, Example, Ok, Output, groups_of
 from karat.tasks.function import Context, Task
 from karat.tasks.prompt import PromptTask
 

@@ -23,7 +23,7 @@ from karat.records import ItemResult, Output, Usage, usage_of
 from karat.serialization import encode
 from karat.store.backend import OK, REUSED, RecordDecoder, Row, latest
 from karat.store.columns import cost_of, item_name
-from karat.store.rows import error_text, metadata_of, place_name
+from karat.store.rows import error_text, expected_comparisons, metadata_of, place_name
 from karat.store.run_labels import run_labels
 
 if TYPE_CHECKING:
@@ -478,12 +478,16 @@ class _Reader:
             self._evaluation = None
             self._keys: list[str] = []
             self._single: list[int] = []
+            self._expected: list[tuple[int, tuple[int, ...]]] = []
+            self._ordered: list[bool] = []
         else:
             self._runs, self._evaluation = handle.runs, handle
             self._keys = [spec.key for spec in handle.header.evaluators]
             self._single = [
                 place for place, spec in enumerate(handle.header.evaluators) if spec.kind == "single"
             ]
+            self._expected = expected_comparisons(handle)
+            self._ordered = [spec.both_orders for spec in handle.header.evaluators]
         self._data = self._runs[0].dataset
         self._selections = [run.selection(len(self._data)) for run in self._runs]
         labels = run_labels([run.header for run in self._runs])
@@ -645,9 +649,11 @@ class _Reader:
             results[evaluator][at[at >= 0]] = some[at >= 0]
         main = np.arange(rows if self._single else 0)
         compared = np.flatnonzero(~np.isin(evaluators, self._single))
-        if not len(compared):
+        pending = list(self._pending(base, keys, order, example, found))
+        if not len(compared) and not pending:
             return _Joined(*base, main, results if self._single else {}, {})
-        most = max(len(shown) for _, shown in self._result_runs)
+        groups = [*(shown for _, shown in self._result_runs), *(group for _, group in self._expected)]
+        most = max(map(len, groups))
         shown_rows = np.full((len(compared), most), -1)
         for item in set(found.items[compared].tolist()):
             here = np.flatnonzero(found.items[compared] == item)
@@ -657,6 +663,14 @@ class _Reader:
         shown_rows = np.take_along_axis(shown_rows, absent, axis=1)
         kept = shown_rows[:, 0] >= 0
         compared, shown_rows = compared[kept], shown_rows[kept]
+        compared_by = evaluators[compared]
+        for evaluator, unjudged in pending:
+            wide = np.pad(unjudged, ((0, 0), (0, most - unjudged.shape[1])), constant_values=-1)
+            compared, shown_rows = (
+                np.append(compared, [count] * len(wide)),
+                np.append(shown_rows, wide, axis=0),
+            )
+            compared_by = np.append(compared_by, [evaluator] * len(wide))
         # Of each example the rows of single outputs come first, then the comparisons.
         main = np.concatenate([main, shown_rows[:, 0]])
         singles = len(main) - len(compared)
@@ -667,7 +681,7 @@ class _Reader:
         others: dict[int, dict[str, Indices]] = {}
         whole = np.concatenate([np.full(singles, -1), np.arange(len(compared))])[final]
         at = np.flatnonzero(whole >= 0)
-        its_evaluator = evaluators[compared][whole[at]]
+        its_evaluator = compared_by[whole[at]]
         for evaluator in dict.fromkeys(its_evaluator.tolist()):
             places = np.full(len(main), -1)
             mine = at[its_evaluator == evaluator]
@@ -681,6 +695,33 @@ class _Reader:
                 evaluator = int(its_evaluator[np.searchsorted(at, with_other[0])])
                 others.setdefault(evaluator, {})[place_name(number + 1)] = column
         return _Joined(*base, main[final], results, others)
+
+    def _pending(
+        self, base: _Base, keys: Indices, order: Indices, example: Indices, found: _Items
+    ) -> Iterator[tuple[int, Indices]]:
+        """Of each evaluator and group of runs, the rows of the outputs that are still to be compared."""
+        import numpy as np
+
+        runs, names = len(self._runs), max(1, len(self._names))
+        for evaluator, group in self._expected:
+            both = self._ordered[evaluator]
+            same = [
+                item
+                for item, (by, shown) in enumerate(self._result_runs)
+                if by == evaluator and (shown == group if both else set(shown) == set(group))
+            ]
+            judged = np.isin(found.items, same)
+            first = np.flatnonzero(base.run == group[0])
+            place = base.example[first] * names + base.name[first]
+            first = first[~np.isin(place, example[judged] * names + found.names[judged])]
+            at = [
+                _places(keys, (base.example[first] * runs + run) * names + base.name[first])
+                for run in group[1:]
+            ]
+            rows = np.stack([first, *(np.where(each < 0, -1, order[each]) for each in at)], axis=1)
+            rows = rows[(rows >= 0).all(axis=1)]
+            if len(rows):
+                yield evaluator, rows
 
 
 class _Base(NamedTuple):

@@ -15,6 +15,7 @@ import msgspec
 from karat.formatting import Block, Table, plural, short_number
 from karat.layout import Styled
 from karat.records import (
+    HUMAN,
     EvaluatorSpec,
     Example,
     Failed,
@@ -22,6 +23,7 @@ from karat.records import (
     Ok,
     Output,
     Skipped,
+    groups_of,
     summary_of,
     usage_of,
 )
@@ -134,11 +136,12 @@ def evaluation_rows(evaluation: Evaluation, positions: Collection[int] | None = 
     """The rows of an evaluation, in dataset order.
 
     One for each example, run, attempt and unit, with the result of every evaluator that judges single outputs; then
-    one for each comparison, with the verdict.
+    one for each comparison, with the verdict; comparisons that are pending come last.
     """
     specs = evaluation.header.evaluators
     single = [spec.key for spec in specs if spec.kind == "single"]
     reader = _Reader(evaluation.runs, [evaluation])
+    expected = expected_comparisons(evaluation)
     for position, example, outputs in reader.examples(positions):
         results = [result for _, result in reader.results_by_evaluation(position)]
         by_item: dict[tuple[str, int, str], dict[str, Judged]] = {}
@@ -162,6 +165,35 @@ def evaluation_rows(evaluation: Evaluation, positions: Collection[int] | None = 
                     yield msgspec.structs.replace(
                         rows[0], results={result.key: judged_of(result)}, others=rows[1:]
                     )
+        judged = {
+            (each.key, runs, each.attempt, each.unit) for each in results for runs in _orders(each.runs)
+        }
+        for place, group in expected:
+            spec, ids = specs[place], tuple(evaluation.header.runs[index] for index in group)
+            for row in [row for (run, _, _), row in made.items() if run == ids[0]]:
+                compared = [made.get((run, row.attempt, row.unit)) for run in ids[1:]]
+                others = [other for other in compared if other is not None]
+                asked = (spec.key, ids if spec.both_orders else frozenset(ids), row.attempt, row.unit)
+                if len(others) == len(compared) and asked not in judged:
+                    yield msgspec.structs.replace(row, results={spec.key: Judged("pending")}, others=others)
+
+
+def _orders(runs: tuple[str, ...]) -> tuple[Collection[str], ...]:
+    """Compared runs as they were shown, and in any order."""
+    return runs, frozenset(runs)
+
+
+def expected_comparisons(evaluation: Evaluation) -> list[tuple[int, tuple[int, ...]]]:
+    """The comparisons that an unfinished evaluation has when it is complete: the places of evaluator and runs."""
+    header = evaluation.header
+    if header.finished is not None and not header.counts.pending:
+        return []
+    return [
+        (place, group)
+        for place, spec in enumerate(header.evaluators)
+        if spec.kind != "single" and spec.name != HUMAN
+        for group in groups_of(spec.kind, spec.both_orders, len(header.runs))
+    ]
 
 
 def rows_at(

@@ -125,6 +125,51 @@ async def test_tools_are_recorded_plain_and_async_and_with_what_they_call():
     assert calls.usage() == {}
 
 
+def test_threads_of_an_item_get_places_and_numbers_of_their_own():
+    """Each of two calls, at the same moment: else one is lost from the trace, or both get one sample of the cache."""
+
+    def at_the_same_moment(ask):
+        """What `ask` returns here and in a thread that begins in the middle of it, once `interrupt` is called."""
+        found, others = [], []
+
+        def interrupt():
+            if not others:
+                others.append(threading.Thread(target=lambda: found.append(ask())))
+                others[0].start()
+                others[0].join(0.2)  # it waits until this call has its own
+
+        return found, others, interrupt
+
+    class Places(models.recording):
+        def append(self, call):
+            super().append(call)
+            interrupt()
+
+        def __len__(self):
+            known = super().__len__()
+            interrupt()
+            return known
+
+    class Numbers(dict):
+        def get(self, *given):
+            known = super().get(*given)
+            interrupt()
+            return known
+
+    calls = Places(example="e")
+    found, others, interrupt = at_the_same_moment(lambda: calls.begin(Call(kind="tool", name="t")))
+    found.append(calls.begin(Call(kind="tool", name="t")))
+    others[0].join()
+    assert sorted(found) == [0, 1]
+
+    counted = models.recording(example="e")
+    found, others, interrupt = at_the_same_moment(lambda: counted.occurrence(b"request"))
+    counted._seen = Numbers()
+    found.append(counted.occurrence(b"request"))
+    others[0].join()
+    assert sorted(found) == [1, 2]
+
+
 def test_recordings_nest_and_end():
     with models.recording(example="outer") as outer:
         with models.recording(example="inner") as inner:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +42,11 @@ def cache_mode(given: str) -> CacheMode:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+_counting = threading.Lock()
+"""Held while a call gets its place or its number: threads that carry the context of an item share its recording. One
+for all of them, because a lock for each item would take longer to make than it is ever held."""
 
 
 class recording(list[Call]):
@@ -121,22 +127,24 @@ class recording(list[Call]):
 
     def occurrence(self, request: bytes) -> int:
         """How often this request was made in this item, this time included."""
-        if self._seen is None:
-            self._seen = {}
-        count = self._seen.get(request, 0) + 1
-        self._seen[request] = count
-        return count
+        with _counting:
+            if self._seen is None:
+                self._seen = {}
+            count = self._seen.get(request, 0) + 1
+            self._seen[request] = count
+            return count
 
     def begin(self, call: Call) -> int:
         """Reserve the place of a call that has begun, marked as unfinished until `finish` replaces it."""
         if self.ended and call.kind == "model":
             raise TimeoutError(f"{call.name} is not asked any more: the time of this item is up")
-        self.append(call)
-        place = len(self) - 1
-        if call.kind == "model":
-            if self._spans is None:
-                self._spans = {}
-            self._spans[place] = (time.perf_counter(), None)
+        with _counting:
+            place = len(self)
+            self.append(call)
+            if call.kind == "model":
+                if self._spans is None:
+                    self._spans = {}
+                self._spans[place] = (time.perf_counter(), None)
         return place
 
     def finish(self, place: int, call: Call) -> None:
@@ -157,7 +165,7 @@ class recording(list[Call]):
             if end is not None:
                 return round(max(0.0, min(end - start, self[place].queue_seconds)), 6)
         changes: list[tuple[float, int, int]] = []
-        for place, (start, end) in self._spans.items():
+        for place, (start, end) in self._spans.copy().items():  # threads of the item may still call
             if place >= first:
                 over = time.perf_counter() if end is None else end
                 served = min(over, start + self[place].queue_seconds)
@@ -220,7 +228,8 @@ def record_tool_call(
     """Adds a tool call to the trace of the item being worked on; outside of one it does nothing."""
     calls = _current.get()
     if calls is not None:
-        calls.append(_tool_call(name, arguments, result, error, seconds))
+        with _counting:
+            calls.append(_tool_call(name, arguments, result, error, seconds))
 
 
 def annotate(**metadata: Any) -> None:

@@ -194,8 +194,7 @@ def read_fast(items: object) -> tuple[list[Any], list[Any]] | None:
         first = items[0]
         for key, fast_calls in _fast or _load_fast():
             if key in first:
-                found: tuple[list[Any], list[Any]] | None = fast_calls(items)
-                return found
+                return fast_calls(items)  # type: ignore[no-any-return]  # the formats are loaded by name
     return None
 
 

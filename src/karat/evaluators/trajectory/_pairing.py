@@ -62,7 +62,7 @@ def pair_by_position(
     mismatched: Pairs = {}
     if exact_first and agent.as_text and reference.as_text and agent.given == reference.given:
         return {i: i for i in range(len(agent.names))}, mismatched
-    have, want = agent.values(), reference.values()
+    have, want = agent.read or agent.values(), reference.read or reference.values()
     for i, name in enumerate(agent.names):
         if rules.get(name, default).matches(have[i], want[i]):
             pairs[i] = i
@@ -79,7 +79,7 @@ def pair_by_tool(
     Neither side calls a tool twice, so that each call can only match the other side's call of the same tool.
     """
     asked = reference.names
-    have, want = agent.values(), reference.values()
+    have, want = agent.read or agent.values(), reference.read or reference.values()
     pairs: Pairs = {}
     mismatched: Pairs = {}
     last, is_sorted = -1, True

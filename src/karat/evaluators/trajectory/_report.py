@@ -97,27 +97,43 @@ def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     return {"name": name, side: position, "arguments": arguments}
 
 
-def describe_mismatch(name: str, i: int, have: object, j: int, want: object, rule: Rule) -> dict[str, Any]:
-    """Return a pair of calls of one tool for metadata: their positions, and the differences in their arguments."""
+def describe_mismatch(
+    name: str, i: int, have: object, j: int, want: object, rule: Rule
+) -> tuple[dict[str, Any], str]:
+    """Return a pair of calls of one tool for metadata, with the differences in their arguments, and in words."""
     found = rule.differences(have, want)
+    total = len(found)
     shown: list[dict[str, Any]] = []
-    for path, ours, theirs in found[:DIFFERENCES]:
-        each: dict[str, Any] = {"path": storable(path)}
+    parts: list[str] = []
+    for path, ours, theirs in found if total <= DIFFERENCES else found[:DIFFERENCES]:
+        path = storable(path)
+        each: dict[str, Any] = {"path": path}
+        has, expected = "missing", ""
         if ours is not MISSING:
-            each["agent"] = storable(ours) if type(ours) is str else bounded(ours, SHOWN)
+            each["agent"], has = _shown(ours)
+            expected = ", expected to be absent"
         if theirs is not MISSING:
-            each["reference"] = storable(theirs) if type(theirs) is str else bounded(theirs, SHOWN)
+            each["reference"], text = _shown(theirs)
+            expected = f", expected {text}"
         shown.append(each)
-    out = {
-        "name": name,
-        "agent": i,
-        "reference": j,
-        "malformed": type(have) is Malformed,
-        "differences": shown,
-    }
-    if len(found) > DIFFERENCES:
-        out["more_differences"] = len(found) - DIFFERENCES
-    return out
+        parts.append(f"{path} is {has}{expected}" if path else f"the arguments are {has}{expected}")
+    malformed = type(have) is Malformed
+    out = {"name": name, "agent": i, "reference": j, "malformed": malformed, "differences": shown}
+    if total > DIFFERENCES:
+        out["more_differences"] = total - DIFFERENCES
+    if malformed:
+        return out, f"{name}: the arguments could not be read"
+    return out, f"{name}: {listed(parts, total) if parts else 'other arguments'}"
+
+
+def _shown(value: object) -> tuple[Any, str]:
+    """Return a value as metadata shows it, and as a comment does."""
+    if type(value) is str:
+        stored = value if len(value) <= SHOWN and value.isascii() else storable(value)
+        text = repr(stored)
+        return stored, text if len(text) <= SHORT else text[:SHORT] + "…"
+    stored = bounded(value, SHOWN)
+    return stored, _text(stored)
 
 
 def bounded(value: object, most: int = 4 * SHOWN) -> Any:
@@ -149,29 +165,6 @@ def show(call: Mapping[str, Any]) -> str:
     given = call["arguments"]
     text = _encode(given).decode() if type(given) is dict else _text(given)
     return f"{call['name']}({text if len(text) <= SHORT else _text(given)})"
-
-
-def show_mismatch(call: Mapping[str, Any]) -> str:
-    """What a mismatched call got wrong, in words."""
-    name = call["name"]
-    if "differences" not in call:
-        return f"{name}: other arguments"
-    if call["malformed"]:
-        return f"{name}: the arguments could not be read"
-    differences = call["differences"]
-    parts = []
-    for each in differences[:MENTIONED]:
-        path = each["path"]
-        what = f"{path} is" if path else "the arguments are"
-        if "agent" not in each:
-            wanted = f", expected {_text(each['reference'])}" if "reference" in each else ""
-            parts.append(f"{what} missing{wanted}")
-        elif "reference" in each:
-            parts.append(f"{what} {_text(each['agent'])}, expected {_text(each['reference'])}")
-        else:
-            parts.append(f"{what} {_text(each['agent'])}, expected to be absent")
-    total = len(differences) + call["more_differences"] if "more_differences" in call else len(differences)
-    return f"{name}: {listed(parts, total) if parts else 'other arguments'}"
 
 
 def listed(parts: Sequence[str], total: int) -> str:

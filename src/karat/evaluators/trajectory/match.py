@@ -50,7 +50,6 @@ from karat.evaluators.trajectory._report import (
     mention_unused,
     pair_mismatched,
     show,
-    show_mismatch,
 )
 from karat.records import Result, Value
 from karat.traces import TraceError
@@ -161,8 +160,8 @@ class TrajectoryMatchEvaluator(Evaluator):
         try:
             alignment = self._align(agent, reference)
             passed = self._passes(alignment)
-            metadata = self._metadata(agent, reference, alignment)
-            comment = self._comment(passed, metadata, alignment)
+            metadata, mismatches = self._metadata(agent, reference, alignment)
+            comment = self._comment(passed, metadata, alignment, mismatches)
         except RecursionError as error:
             raise TraceError("the arguments of a call are nested too deeply to be compared") from error
         if agent.trajectory is not None or reference.trajectory is not None:
@@ -172,7 +171,7 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     def _align(self, agent: Calls, reference: Calls) -> Alignment:
         names, asked = agent.names, reference.names
-        tools, count, wanted = agent.tools or set(names), len(names), len(asked)
+        tools, count = agent.tools or set(names), len(names)
         is_single = len(tools) == count <= SMALL
         if is_single and names == asked:
             pairs, mismatched = pair_by_position(
@@ -181,6 +180,7 @@ class TrajectoryMatchEvaluator(Evaluator):
             differing = list(mismatched) if mismatched else ()
             needed = self._needed(differing, reference) if self.optional else differing
             return Alignment(pairs, differing, differing, needed, (), mismatched, {}, (), ())
+        wanted = len(asked)
         if tools.isdisjoint(asked):
             left, open_ = range(count), range(wanted)
             needed = self._needed(open_, reference) if self.optional else open_
@@ -200,7 +200,9 @@ class TrajectoryMatchEvaluator(Evaluator):
             if extra and self.allow_repeats:
                 repeats = self._repeats(agent, extra, reference)
                 extra, misplaced = unpaired(extra, repeats), {}
-            mismatched = pair_mismatched(agent, extra, reference, missing, misplaced)
+            mismatched = (
+                pair_mismatched(agent, extra, reference, missing, misplaced) if extra and missing else {}
+            )
         needed = self._needed(missing, reference) if self.optional else missing
         unexpected, absent = extra, missing
         if mismatched or misplaced:
@@ -276,21 +278,27 @@ class TrajectoryMatchEvaluator(Evaluator):
                 out.append(i)
         return out
 
-    def _metadata(self, agent: Calls, reference: Calls, alignment: Alignment) -> dict[str, Any]:
-        tools, pairs, absent, unexpected = (
-            agent.known_labels or agent.labels(),
-            alignment.pairs,
-            alignment.absent,
-            alignment.unexpected,
-        )
-        mismatched, misplaced, missing = alignment.mismatched, alignment.misplaced, alignment.missing
+    def _metadata(
+        self, agent: Calls, reference: Calls, alignment: Alignment
+    ) -> tuple[dict[str, Any], Sequence[str]]:
+        """Return the metadata, and the first mismatched calls in words."""
+        pairs, mismatched, misplaced = alignment.pairs, alignment.mismatched, alignment.misplaced
+        absent, unexpected = alignment.absent, alignment.unexpected
+        tools = agent.known_labels or agent.labels()
         asked = tools if agent.names == reference.names else reference.known_labels or reference.labels()
         count, wanted, matched = len(tools), len(asked), len(pairs)
-        passed_over = 0 if alignment.needed is missing else len(missing) - len(alignment.needed)
-        made = count - len(alignment.repeats) if alignment.repeats else count
+        made, due = count, wanted
+        if self.allow_repeats:
+            made -= len(alignment.repeats)
+        if self.optional:
+            due -= len(alignment.missing) - len(alignment.needed)
         precision = recall = f1 = 0.0
-        if matched or not (made or wanted > passed_over):
-            precision, recall, f1 = rates(matched, made, wanted - passed_over)
+        if matched or not (made or due):
+            precision, recall, f1 = rates(matched, made, due)
+        different: list[dict[str, Any]] = []
+        mismatches: Sequence[str] = ()
+        if mismatched:
+            different, mismatches = self._mismatched(agent, reference, tools, mismatched)
         metadata: dict[str, Any] = {
             "mode": self.mode,
             "tool_args_match_mode": self.default.mode,
@@ -301,7 +309,7 @@ class TrajectoryMatchEvaluator(Evaluator):
             "matched": _listed_pairs(tools, pairs) if pairs else [],
             "missing": describe_calls(reference, absent, "reference") if absent else [],
             "extra": describe_calls(agent, unexpected, "agent") if unexpected else [],
-            "mismatched": self._mismatched(agent, reference, mismatched) if mismatched else [],
+            "mismatched": different,
             "counts": {
                 "matched": matched,
                 "missing": len(absent),
@@ -317,30 +325,36 @@ class TrajectoryMatchEvaluator(Evaluator):
             metadata["misplaced"] = _listed_pairs(tools, misplaced)
         if alignment.repeats:
             metadata["repeats"] = describe_calls(agent, alignment.repeats, "agent")
-        if passed_over:
+        if due < wanted:
             needed = set(alignment.needed)
             metadata["optional_missing"] = [j for j in alignment.missing if j not in needed][:LISTED]
-        return metadata
+        return metadata, mismatches
 
-    def _mismatched(self, agent: Calls, reference: Calls, pairs: Pairs) -> list[dict[str, Any]]:
+    def _mismatched(
+        self, agent: Calls, reference: Calls, labels: list[str], pairs: Pairs
+    ) -> tuple[list[dict[str, Any]], list[str]]:
         """Describe the first mismatched calls with the differences in their arguments, others by their place."""
-        labels, names, rules, default = agent.labels(), agent.names, self.rules, self.default
-        detailed = pairs.items() if len(pairs) <= DETAILED else islice(pairs.items(), DETAILED)
-        out = []
-        for i, j in detailed:
-            have, want, rule = agent.arguments(i), reference.arguments(j), rules.get(names[i], default)
-            out.append(describe_mismatch(labels[i], i, have, j, want, rule))
-        return out if len(pairs) <= DETAILED else out + _listed_pairs(labels, pairs)[DETAILED:]
+        described, words = [], []
+        for i, j in islice(pairs.items(), DETAILED):
+            rule = self.rules.get(agent.names[i], self.default)
+            each, text = describe_mismatch(labels[i], i, agent.arguments(i), j, reference.arguments(j), rule)
+            described.append(each)
+            words.append(text)
+        if len(pairs) > DETAILED:
+            described += _listed_pairs(labels, pairs)[DETAILED:]
+        return described, words
 
-    def _comment(self, passed: bool, metadata: dict[str, Any], alignment: Alignment) -> str:
+    def _comment(
+        self, passed: bool, metadata: dict[str, Any], alignment: Alignment, mismatches: Sequence[str]
+    ) -> str:
         if passed:
             matched, of, extra = len(alignment.pairs), metadata["reference_count"], len(alignment.extra)
             beside = f", beside {extra} more" if extra else ""
             return f"passed ({self.mode}): {matched} of {of} reference calls matched{beside}"
         shown: list[str] = []
         absent, unexpected = alignment.absent, alignment.unexpected
-        mismatched, misplaced = alignment.mismatched, alignment.misplaced
-        mode, total = self.mode, len(misplaced) + len(mismatched)
+        misplaced = alignment.misplaced
+        mode, total = self.mode, len(misplaced) + len(alignment.mismatched)
         if misplaced:
             shown += map(_out_of_order, metadata["misplaced"][:MENTIONED])
         if absent and mode != "subset":
@@ -360,8 +374,7 @@ class TrajectoryMatchEvaluator(Evaluator):
         elif self.max_extra is not None and len(alignment.extra) > self.max_extra:
             shown.append(f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed")
             total += 1
-        if mismatched:
-            shown += map(show_mismatch, metadata["mismatched"][: MENTIONED - len(shown)])
+        shown += mismatches
         return f"failed ({mode}): {shown[0] if total == 1 else listed(shown, total)}"
 
 

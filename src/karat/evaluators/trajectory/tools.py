@@ -27,7 +27,6 @@ from karat.evaluators.trajectory._report import (
     mention_unused,
     pair_mismatched,
     show,
-    show_mismatch,
 )
 from karat.evaluators.trajectory.match import rates
 from karat.records import Output, Result, Value
@@ -100,9 +99,9 @@ class ToolUseEvaluator(Evaluator):
                 describe_mismatch(labels[i], i, calls.arguments(i), 0, wanted, self.rule)
                 for i in called[:LISTED]
             ]
-            metadata["mismatched"] = near
+            metadata["mismatched"] = [each for each, _ in near]
             comment = f"{tool} was called {len(called)} time(s), never as expected: " + listed(
-                [show_mismatch(each) for each in near], len(called)
+                [words for _, words in near], len(called)
             )
         else:
             comment = f"{tool} was not called; " + (
@@ -178,6 +177,12 @@ class ToolCallAccuracyEvaluator(Evaluator):
         paired, labels = set(mismatched.values()), agent.labels()
         missing = [j for j in missing if j not in paired]
         extra = [i for i in extra if i not in mismatched]
+        different = [
+            describe_mismatch(
+                labels[i], i, agent.arguments(i), j, reference.arguments(j), self._rule_of(agent.names[i])
+            )
+            for i, j in islice(mismatched.items(), LISTED)
+        ]
         metadata: dict[str, Any] = {
             "matched": len(pairs),
             "agent_calls": len(agent),
@@ -187,12 +192,7 @@ class ToolCallAccuracyEvaluator(Evaluator):
             "f1": f1,
             "missing": [describe(reference, j, "reference") for j in missing[:LISTED]],
             "extra": [describe(agent, i, "agent") for i in extra[:LISTED]],
-            "mismatched": [
-                describe_mismatch(
-                    labels[i], i, agent.arguments(i), j, reference.arguments(j), self._rule_of(agent.names[i])
-                )
-                for i, j in islice(mismatched.items(), LISTED)
-            ],
+            "mismatched": [each for each, _ in different],
             "counts": {
                 "matched": len(pairs),
                 "missing": len(missing),
@@ -201,7 +201,7 @@ class ToolCallAccuracyEvaluator(Evaluator):
             },
         }
         faults = [f"missing {show(call)}" for call in metadata["missing"]]
-        faults += [show_mismatch(call) for call in metadata["mismatched"]]
+        faults += [words for _, words in different]
         comment = f"{len(pairs)} of {len(reference)} reference calls were made"
         comment += f": {listed(faults, len(missing) + len(mismatched))}" if faults else ""
         comment += mention_unused(metadata, agent, reference)

@@ -570,3 +570,13 @@ def test_any_arguments_are_compared(have: list[Any], want: list[Any], mode: str,
     result = evaluator.evaluate(outputs=messages(have), reference_outputs=messages(want))
     assert msgspec.json.encode(result)
     assert evaluator.evaluate(outputs=messages(have), reference_outputs=messages(copy.deepcopy(have))).value
+
+
+@pytest.mark.parametrize("value", [type("Text", (str,), {})("x"), type("Number", (int,), {})(3), True])
+def test_values_of_derived_types_are_reported_as_plain_ones(value: Any) -> None:
+    agent, reference = ([{"name": "f", "arguments": {"n": each}}] for each in (value, None))
+    result = TrajectoryMatchEvaluator().evaluate(outputs=agent, reference_outputs=reference)
+    assert msgspec.json.encode(result)
+    (difference,) = result.metadata["mismatched"][0]["differences"]
+    assert difference == {"path": "n", "agent": value, "reference": None}
+    assert type(difference["agent"]) in (str, int, bool)

@@ -140,9 +140,11 @@ def bounded(value: object, most: int = 4 * SHOWN) -> Any:
     """Return a value as short, valid JSON: longer ones become their first characters."""
     if type(value) is not dict:
         if isinstance(value, str):
-            return storable(value)
-        if value is None or (isinstance(value, int) and abs(value) < 2**63):
+            return storable(str.__str__(value))  # of a subclass, the plain text: msgspec encodes no other
+        if value is None or type(value) is bool:
             return value
+        if isinstance(value, int) and abs(value) < 2**63:
+            return int(value)
         if type(value) is Malformed:
             return storable(value.raw)
     try:

@@ -236,12 +236,9 @@ def fast_calls(items: object) -> Calls | None:
         if not kinds <= _GIVEN:
             return None
         whole = "".join(tools)  # a name that is not text is a TypeError
-        labels = None
-        if whole.isidentifier() and whole.isascii() and "" not in tools:
-            if len(whole) <= SHOWN:
-                labels = names
-        elif "" in map(_strip, tools):
+        if (not whole.isidentifier() or "" in tools) and "" in map(_strip, tools):
             return None  # a blank name is an error that `normalize` reports
+        labels = names if len(whole) <= SHOWN and whole.isascii() else None
         return Calls(names, given, dict not in kinds, None if str in kinds else given, None, tools, labels)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
         return None

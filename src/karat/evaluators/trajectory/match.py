@@ -359,7 +359,7 @@ class TrajectoryMatchEvaluator(Evaluator):
             shown += map(_out_of_order, metadata["misplaced"][:MENTIONED])
         if absent and mode != "subset":
             missing, count = metadata["missing"], len(absent)
-            if alignment.needed is not alignment.missing:
+            if self.optional:
                 needed = set(alignment.needed)
                 missing = [call for call in missing if call["reference"] in needed]
                 count = sum(j in needed for j in absent)

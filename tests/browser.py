@@ -33,7 +33,7 @@ def launched() -> Iterator[Browser]:
     """A headless browser; skips the test, or fails it, where there is none."""
     path = chromium()
     if path is None:
-        reason = "no Chromium found: install it (Debian: apt-get install chromium-headless-shell), or set KARAT_CHROMIUM"
+        reason = "no Chromium found: apt-get install chromium-headless-shell, or set KARAT_CHROMIUM"
         if os.environ.get("KARAT_REQUIRE_BROWSER"):
             pytest.fail(reason)
         pytest.skip(reason)

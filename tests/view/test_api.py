@@ -63,8 +63,11 @@ def test_labels_may_have_what_divides_names(viewer, world):
             world.first.id,
             world.second.id,
         ]
+    assert all(label in viewer.get(f"/api/c/{pair}")["conclusion"] for label in labels)
     for run, label in zip((world.first, world.second), labels, strict=True):
         world.store.tag(run.id, [], remove=[label])
+    found = viewer.get(f"/api/c/{world.first.id}..{world.second.id}")["conclusion"]
+    assert not any(label in found for label in labels)
 
 
 @pytest.mark.parametrize(

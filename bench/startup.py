@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from machine import machine
+from machine import machine, write_bytecode
 
 
 def milliseconds(command: list[str], rounds: int) -> float:
@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     print(machine())
+    write_bytecode()
     bare = milliseconds([sys.executable, "-c", "pass"], rounds)
     imported = milliseconds([sys.executable, "-c", "import karat"], rounds)
     command = str(Path(sys.executable).with_name("karat"))

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from machine import machine, peak_megabytes
+from machine import machine, peak_megabytes, write_bytecode
 
 EVALUATORS = ("exact", "close", "fast", "long")
 BATCH = 100
@@ -398,6 +398,7 @@ def main() -> None:
         asyncio.run(_follow(Path(given.follow)))
         return
     print(machine())
+    write_bytecode()
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         path = folder / f"view-{given.examples}.db"

@@ -9,6 +9,8 @@ import resource
 import sys
 from pathlib import Path
 
+CHECKOUT = Path(__file__).resolve().parents[1]
+
 
 def machine() -> str:
     """One line: processor, cores, memory, Python."""
@@ -39,6 +41,6 @@ def cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def write_bytecode(checkout: Path = Path(__file__).resolve().parents[1]) -> None:
+def write_bytecode(checkout: Path = CHECKOUT) -> None:
     """Compile the sources, as an installer does: processes that are started would compile them again and again."""
     compileall.compile_dir(checkout / "src", quiet=1)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
@@ -222,7 +223,7 @@ def cells_of_output(
     """The columns of an output."""
     if type(outcome) is Ok and not trace and not queue:
         return None, seconds
-    return _measured(None, seconds, queue, trace or (), kind_of_outcome(outcome))
+    return None, seconds, queue, *_spent(trace or ()), kind_of_outcome(outcome)
 
 
 def cells_of_result(
@@ -232,19 +233,20 @@ def cells_of_result(
     score = outcome.value.score if isinstance(outcome, Ok) else None
     if type(outcome) is Ok and not trace and not queue:
         return score, seconds
-    return _measured(score, seconds, queue, trace or (), kind_of_outcome(outcome))
+    return score, seconds, queue, *_spent(trace or ()), kind_of_outcome(outcome)
 
 
-def _measured(score: float | None, seconds: float, queue: float, trace: Sequence[Call], kind: str) -> Cells:
+def _spent(trace: Sequence[Call]) -> tuple[float | None, int, int]:
+    """The cost, input tokens and output tokens of model calls."""
     if not trace:
-        return score, seconds, queue, None, 0, 0, kind
+        return None, 0, 0
     if len(trace) == 1:
         spent = trace[0].usage or Usage()
-        return score, seconds, queue, spent.cost, spent.input_tokens, spent.output_tokens, kind
+        return spent.cost, spent.input_tokens, spent.output_tokens
     usage = usage_of(trace)
     tokens_in = sum(each.input_tokens for each in usage.values())
     tokens_out = sum(each.output_tokens for each in usage.values())
-    return score, seconds, queue, cost_of(usage.values()), tokens_in, tokens_out, kind
+    return cost_of(usage.values()), tokens_in, tokens_out
 
 
 def cost_of(usages: Iterable[Usage]) -> float | None:
@@ -271,6 +273,39 @@ def kind_of_outcome(outcome: Ok[Any] | Failed | Skipped) -> str:
     return outcome.reason[:LONGEST_KIND] if isinstance(outcome, Skipped) else ""
 
 
+class CellFields(NamedTuple):
+    """The columns of some records, each a sequence with one element for a record; None where all have the default."""
+
+    scores: Sequence[float | None]
+    seconds: Sequence[float]
+    queues: Sequence[float] | None = None
+    costs: Sequence[float | None] | None = None
+    read: Sequence[int] | None = None
+    written: Sequence[int] | None = None
+    kinds: Sequence[str] | None = None
+
+    @classmethod
+    def of(cls, cells: Sequence[Cells]) -> CellFields:
+        """The same columns that were given record by record."""
+        if set(map(len, cells)) == {2}:
+            return cls(*zip(*cells, strict=True))
+        return cls(*zip(*[each if len(each) > 2 else (*each, *_PLAIN) for each in cells], strict=True))
+
+    def cells(self) -> list[Cells]:
+        """The columns record by record."""
+        count = len(self.scores)
+        defaults = (None, 0.0, *_PLAIN)
+        fields = [
+            [default] * count if field is None else field
+            for field, default in zip(self, defaults, strict=True)
+        ]
+        return list(zip(*fields, strict=True))
+
+
+_PLAIN = (0.0, None, 0, 0, "")
+"""What the short form of `Cells` leaves out."""
+
+
 class _Scored(msgspec.Struct, gc=False):
     score: float | None = None
 
@@ -292,7 +327,7 @@ class _OutputCells(msgspec.Struct, gc=False):
     outcome: _Given | Failed | Skipped
     seconds: float = 0.0
     queue_seconds: float = 0.0
-    trace: list[Call] = []
+    trace: Sequence[Call] = ()
 
 
 class _ResultCells(msgspec.Struct, gc=False):
@@ -301,42 +336,49 @@ class _ResultCells(msgspec.Struct, gc=False):
     outcome: _Judged | Failed | Skipped
     seconds: float = 0.0
     queue_seconds: float = 0.0
-    trace: list[Call] = []
+    trace: Sequence[Call] = ()
 
 
-def cell_reader(kind: str) -> Callable[[bytes], Cells]:
-    """A function that reads the columns of a stored record: of an output, or of a result of an evaluation."""
-    if kind == "run":
-        output = RecordDecoder(_OutputCells).decode
+def cell_reader(kind: str) -> Callable[[Sequence[bytes]], CellFields]:
+    """A function that reads the columns of stored records: of outputs, or of results of an evaluation.
 
-        def read(payload: bytes) -> Cells:
-            record = output(payload)
-            outcome = record.outcome
-            kind = "" if isinstance(outcome, _Given) else kind_of_outcome(outcome)
-            if not (kind or record.trace or record.queue_seconds):
-                return None, record.seconds
-            return _measured(None, record.seconds, record.queue_seconds, record.trace, kind)
+    Most records succeeded and called no model: these are read without a call for each.
+    """
+    type_: Any = _OutputCells if kind == "run" else _ResultCells
+    decode_all = RecordDecoder[_OutputCells | _ResultCells](type_).decode_all
+    good = _Given if kind == "run" else _Judged
 
-        return read
-    result = RecordDecoder(_ResultCells).decode
+    def read(payloads: Sequence[bytes]) -> CellFields:
+        records = decode_all(payloads)
+        outcomes = list(map(_OUTCOME, records))
+        if good is _Given:
+            scores: list[Any] = [None] * len(records)
+        else:
+            scores = [each.value.score if type(each) is _Judged else None for each in outcomes]
+        queues = list(map(_QUEUE, records))
+        fields = CellFields(scores, list(map(_SECONDS, records)), queues if any(queues) else None)
+        odd = [place for place, each in enumerate(outcomes) if type(each) is not good or records[place].trace]
+        if odd:
+            count = len(records)
+            costs: list[float | None] = [None] * count
+            read, written, kinds = [0] * count, [0] * count, [""] * count
+            for place in odd:
+                costs[place], read[place], written[place] = _spent(records[place].trace)
+                if type(outcomes[place]) is not good:
+                    kinds[place] = kind_of_outcome(outcomes[place])
+            fields = fields._replace(costs=costs, read=read, written=written, kinds=kinds)
+        return fields
 
-    def read_result(payload: bytes) -> Cells:
-        record = result(payload)
-        outcome = record.outcome
-        judged = isinstance(outcome, _Judged)
-        score = outcome.value.score if isinstance(outcome, _Judged) else None
-        kind = "" if judged else kind_of_outcome(outcome)  # type: ignore[arg-type]  # not judged
-        if not (kind or record.trace or record.queue_seconds):
-            return score, record.seconds
-        return _measured(score, record.seconds, record.queue_seconds, record.trace, kind)
-
-    return read_result
+    return read
 
 
-def with_cells(kind: str, rows: Iterable[Row]) -> list[Row]:
-    """Rows of a run or an evaluation with the columns of their records."""
-    read = cell_reader(kind)
-    return [row if row.cells is not None else row._replace(cells=read(row.payload)) for row in rows]
+_OUTCOME, _SECONDS, _QUEUE = map(attrgetter, ("outcome", "seconds", "queue_seconds"))
+
+
+def with_cells(kind: str, rows: Sequence[Row]) -> list[Row]:
+    """Rows of a run or an evaluation, as they are read, with the columns of their records."""
+    cells = cell_reader(kind)([row.payload for row in rows]).cells()
+    return [row._replace(cells=each) for row, each in zip(rows, cells, strict=True)]
 
 
 # Segments ------------------------------------------------------------------------
@@ -398,7 +440,11 @@ def pack(rows: Sequence[Row], keys: ItemKeys) -> bytes | None:
     This is most of the cost of columns for the writer, so it leaves the loops to `zip`, `map` and `array`.
     """
     positions, items, tries, statuses, _, _, cells = zip(*rows, strict=True)
-    return _pack_fields(positions, items, tries, statuses, cells, keys)
+    try:
+        fields = CellFields.of(cells)
+    except TypeError:  # None
+        return None
+    return _pack_fields(positions, items, tries, statuses, fields, keys)
 
 
 def _pack_fields(
@@ -406,28 +452,16 @@ def _pack_fields(
     items: Sequence[str],
     tries: Sequence[int],
     statuses: Sequence[int],
-    cells: Sequence[Any],
+    cells: CellFields,
     keys: ItemKeys,
-) -> bytes | None:
-    try:
-        lengths = set(map(len, cells))
-    except TypeError:  # None
-        return None
-    queue = costs = tokens_in = tokens_out = kind_codes = b""
+) -> bytes:
+    scores, seconds, queues, paid, read, written, kinds = cells
+    kind_codes = b""
     known: list[str] = []
-    if lengths == {2}:
-        scores, seconds = zip(*cells, strict=True)
-    else:
-        whole = [each if len(each) > 2 else (*each, *_PLAIN) for each in cells]
-        scores, seconds, queues, paid, read, written, kinds = zip(*whole, strict=True)
-        queue = _packed("d", queues) if any(queues) else b""
-        costs = _floats(paid)
-        tokens_in = _packed("q", read) if any(read) else b""
-        tokens_out = _packed("q", written) if any(written) else b""
-        if any(kinds):
-            known = [kind for kind in dict.fromkeys(kinds) if kind]
-            places = {"": 0, **{kind: place for place, kind in enumerate(known, 1)}}
-            kind_codes = _packed("i", map(places.__getitem__, kinds))
+    if kinds and any(kinds):
+        known = [kind for kind in dict.fromkeys(kinds) if kind]
+        places = {"": 0, **{kind: place for place, kind in enumerate(known, 1)}}
+        kind_codes = _packed("i", map(places.__getitem__, kinds))
     codes = b""
     if len(keys) > 1:
         codes = _packed("i", map({item: place for place, item in enumerate(keys)}.__getitem__, items))
@@ -441,18 +475,14 @@ def _pack_fields(
             _packed("i", tries) if max(tries) > 1 else b"",
             _floats(scores),
             _packed("d", seconds),
-            queue,
-            costs,
-            tokens_in,
-            tokens_out,
+            _packed("d", queues) if queues and any(queues) else b"",
+            _floats(paid) if paid else b"",
+            _packed("q", read) if read and any(read) else b"",
+            _packed("q", written) if written and any(written) else b"",
             [kind.encode("utf-8", "surrogatepass") for kind in known],
             kind_codes,
         )
     )
-
-
-_PLAIN = (0.0, None, 0, 0, "")
-"""What the short form of `Cells` leaves out."""
 
 
 def _floats(values: Sequence[float | None]) -> bytes:
@@ -467,8 +497,8 @@ def _floats(values: Sequence[float | None]) -> bytes:
 
 # Reading -------------------------------------------------------------------------
 
-BUILD_RECORDS = 4096
-"""Records in a segment that is made from stored records."""
+REPORT_EXAMPLES = 4096
+"""Examples after which the progress of a build is reported."""
 JOINED_RECORDS = 1 << 16
 """Records of small segments that are joined before they become arrays."""
 
@@ -661,33 +691,19 @@ def _read_segments(
     backend, read = handle.store.backend, cell_reader(handle.kind)
     extent = backend.extent(handle.number)
     chunks = Chunks(0, extent)
-    waiting: list[list[Any]] = [[] for _ in range(5)]
-    positions, items, tries, statuses, cells = waiting
     number = 0
-
-    def segment() -> tuple[int, int, bytes]:
-        keys = ItemKeys()
-        for item in set(items):
-            keys[item]
-        packed = _pack_fields(positions, items, tries, statuses, cells, keys)
-        assert packed is not None
-        return number, len(positions), packed
-
     for start, stop in chunks:
-        found = backend.scan_fields(handle.number, start, stop)
-        chunks.saw_bytes(sum(map(len, found.payloads)))
-        for field, more in zip(waiting, found, strict=True):
-            field += map(read, found.payloads) if field is cells else more
+        positions, items, tries, statuses, payloads = backend.scan_fields(handle.number, start, stop)
+        chunks.saw_bytes(sum(map(len, payloads)))
         if report is not None:
             report(stop / extent)
-        if len(positions) >= BUILD_RECORDS:
+        if positions:
+            keys = ItemKeys()
+            for item in set(items):
+                keys[item]
             number += 1
-            yield segment()
-            for field in waiting:
-                field.clear()
-    if positions:
-        number += 1
-        yield segment()
+            packed = _pack_fields(positions, items, tries, statuses, read(payloads), keys)
+            yield number, len(positions), packed
 
 
 class _Assembly:
@@ -1032,17 +1048,17 @@ def example_columns(dataset: StoredDataset, report: Report | None = None) -> Exa
         kept = read_cached(name)
     if kept is not None:
         return _unpacked(list(kept))
-    decode, decode_metadata = RecordDecoder(_Described).decode, RecordDecoder(dict[str, Any]).decode
+    decode_all, decode_metadata = RecordDecoder(_Described).decode_all, RecordDecoder(dict[str, Any]).decode
     lengths = array("q")
     text = bytearray()
     building: dict[str, _Building] = {}
     # Metadata often repeat: they are decoded once, and copied to the other examples at the end.
     first: dict[bytes, int] = {}
     copies, originals = array("q"), array("q")
-    for position, payload in enumerate(dataset.payloads()):
-        if report is not None and not position % BUILD_RECORDS:
+    chunks = map(decode_all, dataset.payload_chunks())
+    for position, example in enumerate(chain.from_iterable(chunks)):
+        if report is not None and not position % REPORT_EXAMPLES:
             report(position / len(dataset))
-        example = decode(payload)
         id = example.id.encode("utf-8", "surrogatepass")
         text += id
         lengths.append(len(id))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -136,7 +136,15 @@ class StoredDataset(Tabular):
 
     def payloads(self) -> Iterator[bytes]:
         """The JSON of every example, in order."""
-        return _payloads(self.store, self.number, self.header.count)
+        return chain.from_iterable(self.payload_chunks())
+
+    def payload_chunks(self) -> Iterator[Sequence[bytes]]:
+        """The same, of as many examples at a time as are read together."""
+        chunks = Chunks(0, self.header.count)
+        for start, stop in chunks:
+            payloads = self.store.backend.scan_fields(self.number, start, stop).payloads
+            chunks.saw_bytes(sum(map(len, payloads)))
+            yield payloads
 
     def to_dict(self) -> dict[str, Any]:
         """All fields of its header."""
@@ -351,13 +359,6 @@ class Aggregation(_Handle):
         found = {run.id: run.header for run in self.runs}
         labels = run_labels(list(found.values())) if len(found) > 1 else {}
         return aggregation_blocks(self.header, labels, self.store.command, most)
-
-
-def _payloads(store: Store, number: int, extent: int) -> Iterator[bytes]:
-    chunks = Chunks(0, extent)
-    for start, stop in chunks:
-        for row in chunks.saw(store.backend.scan(number, start, stop)):
-            yield row.payload
 
 
 def _records(store: Store, number: int, decode: Callable[[bytes], Any], history: bool) -> Iterator[Any]:

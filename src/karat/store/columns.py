@@ -727,6 +727,7 @@ class _Assembly:
         self.kind = kind
         self.only = only
         self.statuses = statuses
+        self._unwanted = bytes(set(range(256)) - set(statuses or ()))
         self.fields = [field for field in FIELDS if field in set(fields)]
         self.count = 0
         self.capacity = max(16, capacity)
@@ -750,7 +751,7 @@ class _Assembly:
         if self.statuses is not None:
             if segment.tries:
                 raise _Retried
-            if not any(status in statuses for status in self.statuses):
+            if not statuses.translate(None, self._unwanted):
                 return
         if max(self._places_of(segment)) < 0:
             return

@@ -18,9 +18,10 @@ import pytest
 import karat
 from karat.errors import StoreError, StoreRefused, TookTooLong
 from karat.records import Call, Failed, Ok, Skipped, Usage
+from karat.serialization import encode
 from karat.store import ReadPool, Store, open_store
 from karat.store import columns as columns_module
-from karat.store.backend import FAILED, OK, SKIPPED, Row
+from karat.store.backend import FAILED, OK, SKIPPED, RecordDecoder, Row
 from karat.store.columns import (
     ItemColumns,
     Segment,
@@ -488,3 +489,14 @@ def test_a_time_limit_stops_columns_and_ids(store: Store) -> None:
             assembly.done()
         with pytest.raises(TookTooLong):
             list(columns.ids())
+
+
+def test_records_that_are_decoded_together_are_checked_one_by_one() -> None:
+    decoder = RecordDecoder(Usage)
+    good = [encode(Usage(1, 2, 5)), encode(Usage(3, 4))]
+    assert decoder.decode_all(good) == [Usage(1, 2, 5), Usage(3, 4)]
+    assert decoder.decode_all([]) == []
+    cut = good[0][:-1], b'"output_tokens":7}'  # together they are one record
+    for broken in ([good[0], b""], [good[0], b"[]"], [b"%b,%b" % tuple(good)], [*cut]):
+        with pytest.raises(StoreError):
+            decoder.decode_all(broken)

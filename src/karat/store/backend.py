@@ -56,7 +56,6 @@ class RecordDecoder(Generic[T]):
     def __init__(self, type: type[T]) -> None:
         self._type = type
         self._decode = msgspec.json.Decoder(prepared(type)).decode
-        self._decode_list = msgspec.json.Decoder(list[type]).decode  # type: ignore[valid-type]
 
     def decode(self, payload: bytes) -> T:
         """Decode a header or a record."""
@@ -71,7 +70,8 @@ class RecordDecoder(Generic[T]):
     def decode_all(self, payloads: Sequence[bytes]) -> list[T]:
         """Decode records in one step, as the elements of one array: half the time of a call for each."""
         try:
-            found: list[T] = self._decode_list(b"[%b]" % b",".join(payloads))
+            decoder = msgspec.json.Decoder(prepared(list[self._type]))  # type: ignore[name-defined]
+            found: list[T] = decoder.decode(b"[%b]" % b",".join(payloads))
         except (msgspec.MsgspecError, RecursionError, TypeError, ValueError):
             found = []
         if len(found) != len(payloads):

@@ -232,6 +232,20 @@ class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.outcome.value.score if isinstance(self.outcome, Ok) else None
 
 
+POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}
+"""The share of a win that the output shown first gets."""
+
+
+def order_verdicts(metadata: Mapping[str, Any]) -> tuple[float, ...]:
+    """The verdict of a judge in each of two orders, as `POINTS`; empty where the metadata of its result have none."""
+    orders = metadata.get("orders")
+    if not isinstance(orders, list) or len(orders) != 2:
+        return ()
+    shown = [each.get("position") for each in orders if isinstance(each, Mapping)]
+    found = [POINTS[each] for each in shown if isinstance(each, str) and each in POINTS]
+    return tuple(found) if len(found) == 2 else ()
+
+
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
     """A number with its interval and its denominator: over `n` of `of` items, and what it is about."""
 

@@ -9,8 +9,10 @@ from collections import Counter
 from itertools import combinations
 from typing import Any
 
+from karat.aggregators._comparisons import Tally
+from karat.analysis.ranking import only_of
 from karat.execution.expected import Together
-from karat.records import OUTPUT_FAILED, Failed, Skipped
+from karat.records import OUTPUT_FAILED, Failed, ItemResult, Ok, Skipped
 from karat.stats._means import MeanState
 from karat.store.columns import kind_of
 from karat.store.handles import Evaluation, Run
@@ -147,6 +149,34 @@ def tallied(
                     by_example.setdefault(example, []).append((*pair, verdict, "scored"))
         missing[tuple(sorted(pair))] += unlisted(one, other)
     return Counter(tuple(sorted(each)) for each in by_example.values()), +missing
+
+
+def tallied_results(evaluations: list[Evaluation], runs: list[Run], key: str, failures: Any) -> Tally:
+    """The comparisons of some runs, from one decoded record after another; for evaluations that are complete."""
+    wanted = {run.id for run in runs}
+    ordered = any(spec.both_orders for each in evaluations for spec in each.header.evaluators)
+    found: dict[Any, ItemResult] = {}
+    for evaluation in reversed(evaluations):
+        for result in evaluation.results():
+            if result.key == key and len(wanted.intersection(result.runs)) > 1:
+                item = (result.example, result.runs, result.attempt, result.unit)
+                if item not in found or (_is_ok(result) and not _is_ok(found[item])):
+                    found[item] = result
+    judged = {(item[0], frozenset(item[1]), *item[2:]) for item, result in found.items() if _is_ok(result)}
+    by_example: dict[str, list[ItemResult]] = {}
+    for item, result in found.items():
+        if ordered or _is_ok(result) or (item[0], frozenset(item[1]), *item[2:]) not in judged:
+            by_example.setdefault(item[0], []).append(only_of(result, wanted))
+    tally = Tally()
+    for example in [example.id for run in runs[:1] for example in run.dataset]:
+        tally.add_results(by_example.pop(example, []), failures)
+    for results in by_example.values():
+        tally.add_results(results, failures)
+    return tally
+
+
+def _is_ok(result: ItemResult) -> bool:
+    return isinstance(result.outcome, Ok)
 
 
 def kinds_of(handle: Run | Evaluation) -> Counter[tuple[str, str, str]]:

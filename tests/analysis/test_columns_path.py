@@ -7,24 +7,35 @@ from __future__ import annotations
 
 import math
 import random
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+import msgspec
 import numpy as np
 import pytest
 
 import karat
 from karat.analysis.failures import failure_kinds
 from karat.analysis.latency import latency_of
-from karat.analysis.ranking import tally_scores
+from karat.analysis.ranking import tally_results, tally_scores
 from karat.analysis.scores import Source, pair_scores, read_scores, shared_examples
 from karat.analysis.tables import RunTable
 from karat.errors import Aborted, NotApplicable
 from karat.stats._means import MeanState
 from karat.tasks import Context, FunctionTask, Task
-from tests.analysis.record_reader import RecordScores, kinds_of, mean_state, pairs_of, tallied
+from tests.analysis.record_reader import (
+    RecordScores,
+    kinds_of,
+    mean_state,
+    pairs_of,
+    tallied,
+    tallied_results,
+)
 
 SEEDS = range(60)
 
@@ -273,3 +284,130 @@ def check_rows(world: World) -> None:
             for status, judged in [(int(table.statuses[row]), int(table.results["judge"].statuses[row]))]
             for score in listed(table.results["judge"].scores[row : row + 1])
         } == rows
+
+
+class Choosing:
+    """Compares two numbers: some verdicts in both orders, in several forms, some without a score, some not at all."""
+
+    version, key = "1", "choosing"
+
+    def __init__(self, both_orders: bool) -> None:
+        self.both_orders = both_orders
+
+    def compare(self, example: karat.Example, first: karat.Output, second: karat.Output) -> karat.Result:
+        number = example.input
+        if number % 11 == 3:
+            raise NotApplicable("three")
+        if number % 11 == 4:
+            raise ValueError(f"no verdict on {number}")
+        score = 0.5 if first.value == second.value else float(first.value > second.value)
+        position = ("first", "tie", "second", None, "else")[number % 5]
+        orders: list[Any] = [
+            None,
+            [],
+            "first",
+            [{"position": "first"}, {"position": position}],
+            ({"position": "tie"}, {"position": "second"}),
+            [{"position": position}, {"position": "second"}],
+            [{"position": "first"}, {"place": 1}],
+            [1, 2],
+        ]
+        about = {"orders": orders[number % 8]} if number % 9 else {}
+        ranks = {"ranks": [1, 2]} if number % 3 else None
+        return karat.Result("choosing", None if number % 11 == 5 else score, ranks, metadata=about)
+
+
+class Together3:
+    """Ranks all runs at once."""
+
+    version, key = "1", "together"
+
+    def evaluate_runs(self, example: karat.Example, outputs: list[Any]) -> dict[str, float]:
+        if example.input % 7 == 2:
+            raise ValueError("no order")
+        return {each.run: float(each.value) for each in outputs}
+
+
+def forget_orders(path: Path) -> None:
+    """Make all columns those of a karat that did not store the verdicts in both orders."""
+    with sqlite3.connect(path) as connection:
+        for number, payload in connection.execute("SELECT number, payload FROM karat_columns").fetchall():
+            older = msgspec.msgpack.encode(msgspec.msgpack.decode(payload)[:14])
+            connection.execute(
+                "UPDATE karat_columns SET payload = ?, checksum = ? WHERE number = ?",
+                (older, crc32(older), number),
+            )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_comparisons_from_columns_are_those_of_the_records(seed: int, tmp_path: Path) -> None:
+    chance, path = random.Random(seed), tmp_path / "karat.db"
+    judges: list[Any] = [Choosing(seed % 3 == 0), Together3()]
+    with karat.open_store(path) as store:
+        names = [["numbers"], ["numbers", "others"]][seed % 4 == 3]
+        runs = []
+        for number in range(4):
+            name = names[number // 2 % len(names)]
+            data = karat.Dataset.from_examples(
+                [{"id": f"e{n}", "input": n + len(name) % 7} for n in range(30)], name=name
+            )
+            bad = {chance.randrange(30) for _ in range(chance.choice([0, 3, 9]))}
+            task = FunctionTask(lambda n, bad=bad, k=number: n * (k + 3) % 5 if n not in bad else 1 / 0)
+            code = f"task {number}"
+            task.code = partial(str, code)  # type: ignore[method-assign]
+            runs.append(karat.run(task, data, store=store, attempts=chance.choice([1, 2]), progress=False))
+        groups = (runs[:2], runs[2:]) if len(names) > 1 else (runs[:3], runs[:2][::-1], runs[1:])
+        evaluations = [
+            karat.evaluate(group, judges, store=store, new=True, progress=False) for group in groups
+        ]
+
+        def check() -> None:
+            for key in ("choosing", "together"):
+                for failures in ("lose", "leave_out"):
+                    for chosen in (runs, runs[:2]):
+                        handles = [store.evaluations.get(each.id) for each in evaluations]
+                        found = tally_results(handles, chosen, key, failures)
+                        expected = tallied_results(handles, chosen, key, failures)
+                        assert found.signatures == expected.signatures
+                        assert +found.missing == +expected.missing
+                        assert found.error == expected.error
+                        assert any(each.by != "failed" for every in found.signatures for each in every)
+
+        check()
+        forget_orders(path)
+        check()
+        for evaluation in evaluations:  # without columns: they are made from the records
+            (row, *_) = store.backend.scan(evaluation.number, 0, 1)
+            store.backend.append(evaluation.number, [row])
+            assert not store.backend.has_columns(evaluation.number)
+        check()
+
+
+def test_a_ranking_by_comparisons_reads_few_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(number: int) -> int:
+        return number
+
+    def second(number: int) -> int:
+        return 1 // number
+
+    class Both:
+        version, key = "1", "both"
+
+        def compare(self, example: karat.Example, first: karat.Output, second: karat.Output) -> karat.Result:
+            orders = [{"position": "first"}, {"position": "second"}]
+            return karat.Result("both", float(first.value > second.value), metadata={"orders": orders})
+
+    data = karat.Dataset.from_examples([{"input": number} for number in range(20)])
+    with karat.open_store(tmp_path / "karat.db") as store:
+        runs = [karat.run(task, data, store=store, progress=False) for task in (first, second)]
+        evaluation = karat.evaluate(runs, [Both()], store=store, progress=False)
+        really, read = store.backend.scan, []
+
+        def scan(parent: int, start: int, stop: int) -> Any:
+            read.append((parent, start, stop))
+            return really(parent, start, stop)
+
+        monkeypatch.setattr(store.backend, "scan", scan)
+        made = karat.rank(evaluation)
+        assert (made.n, made.failed, made.position_bias.metadata["orders_disagree"]) == (20, 1, 0)
+        assert read == [(evaluation.number, 0, 1)]  # of the output that failed

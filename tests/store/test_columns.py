@@ -23,6 +23,7 @@ from karat.store import ReadPool, Store, open_store
 from karat.store import columns as columns_module
 from karat.store.backend import FAILED, OK, SKIPPED, RecordDecoder, Row
 from karat.store.columns import (
+    FIELDS,
     ItemColumns,
     Segment,
     cached_segments,
@@ -413,6 +414,7 @@ def test_reading_leaves_the_log_of_a_writer(tmp_path: Path) -> None:
         {"seconds": b"1234567"},
         {"kind_codes": b"\x07\x00\x00\x00" * 4},
         {"statuses": b""},
+        {"orders": b"12345"},
     ],
 )
 def test_a_segment_that_makes_no_sense_is_an_error(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -430,7 +432,7 @@ def test_a_segment_that_makes_no_sense_is_an_error(tmp_path: Path, change: dict[
             (forged, crc32(forged), number),
         )
     with open_store(path, read_only=True) as store, pytest.raises(StoreError):
-        load_columns(store.runs.list()[0])
+        load_columns(store.runs.list()[0], (*FIELDS, "orders"))
 
 
 @pytest.mark.parametrize("longest", [0, 64])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +11,7 @@ import msgspec
 
 from karat.aggregators._base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
 from karat.errors import did_you_mean
-from karat.records import Estimate, Failed, ItemResult, Ok, Skipped
+from karat.records import Estimate, Failed, ItemResult, Ok, Skipped, order_verdicts
 from karat.stats._means import MeanState
 from karat.stats._proportions import with_bounds
 
@@ -19,9 +19,6 @@ Failures = Literal["lose", "leave_out"]
 """What a failed output does: it loses against one that succeeded and ties with one that failed, or it is left out."""
 
 Method = Literal["bradley_terry", "elo"]
-
-POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}
-"""The share of a win that the output shown first gets."""
 
 SHUFFLES = 100
 """Orders that classic Elo ratings are averaged over."""
@@ -60,7 +57,7 @@ def outcomes_of(result: ItemResult, failures: Failures = "lose") -> Outcomes:
         return Outcomes([], [])
     if isinstance(outcome, Ok):
         if len(result.runs) == 2 and outcome.value.score is not None:
-            positions = _positions(outcome.value.metadata)
+            positions = order_verdicts(outcome.value.metadata)
             return Outcomes([Compared(*result.runs, outcome.value.score, positions=positions)], [])
         ranks = _ranks(outcome.value.value)
         if len(ranks) != len(result.runs):
@@ -76,16 +73,6 @@ def outcomes_of(result: ItemResult, failures: Failures = "lose") -> Outcomes:
         [Compared(a, b, better(a not in failed, b not in failed), "failed") for a, b in decided],
         [pair for pair in pairs if not failed.intersection(pair)],
     )
-
-
-def _positions(metadata: Mapping[str, Any]) -> tuple[float, ...]:
-    """The verdict of a judge in each of two orders; empty where the result has none."""
-    orders = metadata.get("orders")
-    if not isinstance(orders, list) or len(orders) != 2:
-        return ()
-    shown = [each.get("position") for each in orders if isinstance(each, Mapping)]
-    found = [POINTS[each] for each in shown if isinstance(each, str) and each in POINTS]
-    return tuple(found) if len(found) == 2 else ()
 
 
 def _ranks(value: Any) -> list[float]:

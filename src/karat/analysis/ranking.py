@@ -10,8 +10,8 @@ import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from karat.aggregators._comparisons import (
     RankedRuns,
     Tally,
     checked_method,
+    outcomes_of,
     probabilities,
     rank_tally,
 )
@@ -34,7 +35,6 @@ from karat.analysis.scores import (
     Shared,
     align,
     chosen_keys,
-    current_results,
     handle_of,
     read_scores,
     runs_and_evaluations,
@@ -42,7 +42,7 @@ from karat.analysis.scores import (
     unlisted_pairs,
 )
 from karat.analysis.stored import Analysis, find_or_compute
-from karat.errors import CannotJudge, RequestError, did_you_mean
+from karat.errors import CannotJudge, RequestError, StoreError, did_you_mean
 from karat.evaluators import evaluators
 from karat.execution.arguments import (
     DEFAULT_CONCURRENCY,
@@ -72,11 +72,19 @@ from karat.formatting import (
     percent,
     plural,
 )
-from karat.records import Estimate, ItemResult, Ok, groups_of
+from karat.records import FORMAT, Estimate, Failed, ItemResult, Ok, Result, Skipped, groups_of
 from karat.stats._paired import score_differences
 from karat.store import Store
-from karat.store.backend import OK, REUSED
-from karat.store.columns import ItemName, distinct, load_columns
+from karat.store.backend import NOT_APPLICABLE, OK, REUSED, RecordDecoder, latest
+from karat.store.columns import (
+    ORDERS,
+    ItemColumns,
+    ItemName,
+    distinct,
+    example_columns,
+    item_name,
+    load_columns,
+)
 from karat.store.handles import CHUNK, Evaluation, Run
 from karat.store.run_labels import run_labels
 from karat.sync import plain
@@ -162,37 +170,201 @@ def tally_results(
     A comparison that an unfinished evaluation has no result of is missing.
     """
     wanted = {run.id for run in runs}
-    found: dict[tuple[Any, ...], ItemResult] = {}
-    places: dict[str, int] = {}
-    expected: dict[Any, tuple[tuple[str, ...], Together]] = {}
     ordered = any(s.both_orders for each in evaluations for s in each.header.evaluators if s.key == key)
+    found = _Comparisons(key, wanted, failures, evaluations)
+    expected: dict[Any, tuple[tuple[str, ...], Together, Evaluation]] = {}
     for evaluation in reversed(evaluations):
-        for position, result in current_results(evaluation, key):
-            if len(wanted.intersection(result.runs)) < 2:
-                continue
-            places[result.example] = position
-            identity = (result.example, result.runs, result.attempt, result.unit)
-            # Of two results for one item the newer counts, unless it failed.
-            if identity not in found or (_judged(result) and not _judged(found[identity])):
-                found[identity] = result
+        found.read(evaluation)
         expected |= _expected(evaluation, key, wanted, ordered)
-    if not ordered:
-        _drop_reversed(found)
-    by_example: dict[str, list[ItemResult]] = {}
-    for result in found.values():
-        by_example.setdefault(result.example, []).append(_only(result, wanted))
-    tally = Tally()
-    for example in sorted(by_example, key=places.__getitem__):
-        tally.add_results(by_example[example], failures)
-    have = Counter((places[each.example], _together(each.runs, ordered)) for each in found.values())
-    for shown, (group, items) in expected.items():
+    found.choose(ordered)
+    tally = found.tally()
+    for shown, (group, items, evaluation) in expected.items():
+        have = found.counts([_together(item[0], ordered) == shown for item in found.items])
+        numbers = found.numbers(evaluation)
         pending = sum(
-            max(0, items.at(position) - have[position, shown]) for position in range(items.first, items.last)
+            max(0, items.at(position) - have[position if numbers is None else int(numbers[position])])
+            for position in range(items.first, items.last)
         )
         for pair in combinations([run for run in group if run in wanted], 2):
             earlier, later = sorted(pair)
             tally.missing[earlier, later] += pending
     return tally
+
+
+class _Verdict(NamedTuple):
+    """What a result says about its runs."""
+
+    compared: tuple[Compared, ...]
+    missing: tuple[tuple[str, str], ...]
+    judged: bool
+    error: str = ""
+
+
+class _Record(msgspec.Struct, gc=False):
+    """The fields of a result that a ranking needs; its model calls, most of its size, are not decoded."""
+
+    runs: tuple[str, ...]
+    outcome: Ok[Result] | Failed | Skipped
+
+
+_decode_record = RecordDecoder(_Record).decode
+
+
+class _Comparisons:
+    """The comparisons of some runs by one evaluator, as arrays: those of the newest evaluation first.
+
+    The score of a comparison of two runs, and a judge's verdicts in both orders, are in columns. Records are read of
+    those that failed or were skipped, of evaluators that see all runs together, and of what an earlier karat stored.
+    """
+
+    def __init__(
+        self, key: str, wanted: set[str], failures: Failures, evaluations: Sequence[Evaluation]
+    ) -> None:
+        self.key = key
+        self.wanted = wanted
+        self.failures = failures
+        self.items: dict[tuple[tuple[str, ...], int, str], int] = {}
+        """The number of each (runs in the order shown, attempt, unit)."""
+        self._verdicts: dict[_Verdict, int] = {}
+        self._known: dict[tuple[int, float, int], int] = {}
+        """The verdict of each (item, score, orders)."""
+        self._examples: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._codes: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._found: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._ids: dict[str, int] | None = None
+        self._numbers: dict[str, NDArray[np.int64]] = {}
+        if len({each.header.dataset for each in evaluations}) > 1:
+            self._ids = {}
+
+    def numbers(self, evaluation: Evaluation) -> NDArray[np.int64] | None:
+        """The number of each example of a dataset; None if it is its position, as it is for one dataset."""
+        if self._ids is None:
+            return None
+        dataset, ids = evaluation.dataset, self._ids
+        if dataset.id not in self._numbers:
+            names = example_columns(dataset).ids()
+            self._numbers[dataset.id] = np.array([ids.setdefault(name, len(ids)) for name in names], np.int64)
+        return self._numbers[dataset.id]
+
+    def read(self, evaluation: Evaluation) -> None:
+        """Add the comparisons of an evaluation."""
+        header, wanted = evaluation.header, self.wanted
+        evaluators = {place for place, spec in enumerate(header.evaluators) if spec.key == self.key}
+        mine = {place for place, run in enumerate(header.runs) if run in wanted}
+        columns = load_columns(
+            evaluation, ("scores", "orders"), only=partial(_is_of_several, evaluators, mine)
+        )
+        if not len(columns):
+            return
+        shown = [
+            (tuple(header.runs[place] for place in item.runs), item.attempt, item.unit)
+            for item in columns.items
+        ]
+        table = np.array([self.items.setdefault(each, len(self.items)) for each in shown], np.int64)
+        codes = table[columns.codes]
+        pairs = np.array([len(item.runs) == 2 for item in columns.items])[columns.codes]
+        scored = pairs & ~np.isnan(columns.scores) & (columns.orders < len(ORDERS))
+        plain = np.flatnonzero(scored & np.isin(columns.statuses, (OK, REUSED)))
+        out = columns.statuses == NOT_APPLICABLE
+        names, known = list(self.items), self._known
+        found = np.full(len(columns), -1, np.int64)
+        judged = []
+        parts = (codes[plain], columns.scores[plain], columns.orders[plain])
+        for each in zip(*(part.tolist() for part in parts), strict=True):
+            verdict = known.get(each)
+            if verdict is None:
+                code, score, order = each
+                first, second = names[code][0]
+                compared = Compared(first, second, score, positions=ORDERS[order])
+                verdict = known[each] = self._number(_Verdict((compared,), (), True))
+            judged.append(verdict)
+        found[plain] = judged
+        found[out] = self._number(_Verdict((), (), False))
+        rest = np.flatnonzero(found < 0)
+        if len(rest):
+            found[rest] = self._read_records(evaluation, columns, rest)
+        numbers = self.numbers(evaluation)
+        examples = columns.positions.astype(np.int64) if numbers is None else numbers[columns.positions]
+        self._examples = np.concatenate([self._examples, examples])
+        self._codes = np.concatenate([self._codes, codes])
+        self._found = np.concatenate([self._found, found])
+
+    def _number(self, verdict: _Verdict) -> int:
+        return self._verdicts.setdefault(verdict, len(self._verdicts))
+
+    def _read_records(
+        self, evaluation: Evaluation, columns: ItemColumns, rest: NDArray[np.int64]
+    ) -> list[int]:
+        """The verdicts of some comparisons, from their records."""
+        positions, codes = columns.positions[rest].tolist(), columns.codes[rest].tolist()
+        places = {item: code for code, item in enumerate(columns.items)}
+        waiting = dict.fromkeys(zip(positions, codes, strict=True), -1)
+        backend, wanted = evaluation.store.backend, distinct(columns.positions[rest]).tolist()
+        for start in range(0, len(wanted), CHUNK):
+            for row in latest(backend.scan_at(evaluation.number, wanted[start : start + CHUNK])):
+                item = row.position, places.get(item_name(row.item, evaluation.kind), -1)
+                if item in waiting:
+                    waiting[item] = self._number(self._verdict(_decode_record(row.payload)))
+        lost = next((position for (position, _), verdict in waiting.items() if verdict < 0), None)
+        if lost is not None:
+            raise StoreError(
+                f"{evaluation.id} has no record of a comparison of example {lost + 1} that its columns have:"
+                " restore the store from a copy (karat doctor lists the damage)"
+            )
+        return list(waiting.values())
+
+    def _verdict(self, record: _Record) -> _Verdict:
+        outcome = record.outcome
+        result = ItemResult(format=FORMAT, example="", key=self.key, runs=record.runs, outcome=outcome)
+        compared, missing = outcomes_of(only_of(result, self.wanted), self.failures)
+        error = f"{outcome.error.type}: {outcome.error.message}" if isinstance(outcome, Failed) else ""
+        return _Verdict(tuple(compared), tuple(missing), isinstance(outcome, Ok), error)
+
+    def choose(self, ordered: bool) -> None:
+        """Keep one result of each comparison: the newest, unless it failed and another did not.
+
+        Missing comparisons of pairs that were judged in the opposite order are dropped, unless both orders are due.
+        """
+        judged = np.array([each.judged for each in self._verdicts], bool)[self._found]
+        keys = self._examples * len(self.items) + self._codes
+        order = np.lexsort((np.arange(len(keys)), ~judged, keys))
+        keys = keys[order]
+        self._keep(order[np.append(True, keys[1:] != keys[:-1])] if len(keys) else order)
+        if ordered:
+            return
+        judged = np.array([each.judged for each in self._verdicts], bool)[self._found]
+        either: dict[Any, int] = {}
+        for shown, attempt, unit in self.items:
+            either.setdefault((frozenset(shown), attempt, unit), len(either))
+        table = np.array([either[frozenset(s), attempt, unit] for s, attempt, unit in self.items], np.int64)
+        keys = self._examples * len(either) + (table[self._codes] if len(table) else self._codes)
+        self._keep(np.flatnonzero(judged | ~np.isin(keys, keys[judged])))
+
+    def _keep(self, places: NDArray[np.int64]) -> None:
+        self._examples, self._codes = self._examples[places], self._codes[places]
+        self._found = self._found[places]
+
+    def counts(self, items: Sequence[bool]) -> Counter[int]:
+        """How many comparisons of some items each example has."""
+        chosen = self._examples[np.array(items, bool)[self._codes]] if items else self._examples[:0]
+        return Counter(chosen.tolist())
+
+    def tally(self) -> Tally:
+        """All comparisons; examples with the same verdicts are counted together."""
+        tally, verdicts = Tally(), list(self._verdicts)
+        order = np.lexsort((self._found, self._examples))
+        examples, found = self._examples[order], self._found[order].tolist()
+        starts = [0, *(np.flatnonzero(np.diff(examples)) + 1).tolist(), len(found)]
+        groups = Counter(tuple(found[start:stop]) for start, stop in pairwise(starts) if stop > start)
+        for group, times in groups.items():  # in the order in which they come first
+            members = [verdicts[place] for place in group]
+            tally.error = tally.error or next((each.error for each in members if each.error), "")
+            tally.add_times([Outcomes(list(each.compared), list(each.missing)) for each in members], times)
+        return tally
+
+
+def _is_of_several(evaluators: set[int], runs: set[int], item: ItemName) -> bool:
+    return item.evaluator in evaluators and len(runs.intersection(item.runs)) > 1
 
 
 def _together(runs: tuple[str, ...], ordered: bool) -> tuple[str, ...] | frozenset[str]:
@@ -201,7 +373,7 @@ def _together(runs: tuple[str, ...], ordered: bool) -> tuple[str, ...] | frozens
 
 def _expected(
     evaluation: Evaluation, key: str, wanted: set[str], ordered: bool
-) -> dict[Any, tuple[tuple[str, ...], Together]]:
+) -> dict[Any, tuple[tuple[str, ...], Together, Evaluation]]:
     """The comparisons that an evaluation has when it is complete, where it is not: interrupted, or its runs grew."""
     runs, finished = evaluation.runs, evaluation.header.finished
     current = finished is not None and all(
@@ -217,23 +389,11 @@ def _expected(
                 ids = tuple(runs[index].id for index in group)
                 if len(wanted.intersection(ids)) > 1:
                     items = Together([runs[index] for index in group], count)
-                    out[_together(ids, ordered)] = (ids, items)
+                    out[_together(ids, ordered)] = (ids, items, evaluation)
     return out
 
 
-def _judged(result: ItemResult) -> bool:
-    return isinstance(result.outcome, Ok)
-
-
-def _drop_reversed(found: dict[tuple[Any, ...], ItemResult]) -> None:
-    """Drop missing comparisons of pairs that were judged in the opposite order."""
-    judged = {(key[0], frozenset(key[1]), *key[2:]) for key, result in found.items() if _judged(result)}
-    for key in [key for key, result in found.items() if not _judged(result)]:
-        if (key[0], frozenset(key[1]), *key[2:]) in judged:
-            del found[key]
-
-
-def _only(result: ItemResult, wanted: set[str]) -> ItemResult:
+def only_of(result: ItemResult, wanted: set[str]) -> ItemResult:
     """A result of all runs together as one of the wanted runs."""
     if wanted.issuperset(result.runs):
         return result

@@ -7,7 +7,7 @@ the tables without one, so that comparisons, gates and rankings count it. Scores
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -17,12 +17,11 @@ from karat.aggregators._folding import FieldNames
 from karat.errors import RequestError, did_you_mean
 from karat.execution.expected import Together
 from karat.keys import content_hash
-from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example, ItemResult
+from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example
 from karat.store import Store
 from karat.store.backend import NOT_APPLICABLE, SKIPPED, RecordDecoder
-from karat.store.columns import ItemColumns, distinct, example_columns, item_name, load_columns
-from karat.store.handles import CHUNK, Evaluation, Run, StoredDataset
-from karat.store.repositories import latest, result_decoder
+from karat.store.columns import ItemColumns, distinct, example_columns, load_columns
+from karat.store.handles import Evaluation, Run, StoredDataset
 
 if TYPE_CHECKING:
     import numpy as np
@@ -188,23 +187,6 @@ def listed_items(run: Run, columns: ItemColumns | None = None) -> ListedItems:
     # Stable: the units of an attempt stay in their order.
     order = np.lexsort((np.array([attempt for attempt, _ in names])[codes], positions))
     return ListedItems(positions[order], codes[order], names, stored[order])
-
-
-def current_results(evaluation: Evaluation, key: str) -> Iterator[tuple[int, ItemResult]]:
-    """`(position, result)` of the current try of every item of one evaluator, in dataset order.
-
-    Records, not columns: of a comparison the verdict in each order and the outputs that failed are in its record alone.
-    Those of other evaluators are not decoded.
-    """
-    backend, decode = evaluation.store.backend, result_decoder.decode
-    keys = [spec.key for spec in evaluation.header.evaluators]
-    wanted: dict[str, bool] = {}
-    for start in range(0, backend.extent(evaluation.number), CHUNK):
-        for row in latest(backend.scan(evaluation.number, start, start + CHUNK)):
-            if row.item not in wanted:
-                wanted[row.item] = keys[item_name(row.item, evaluation.kind).evaluator] == key
-            if wanted[row.item]:
-                yield row.position, decode(row.payload)
 
 
 def runs_and_evaluations(

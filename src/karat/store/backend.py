@@ -27,10 +27,15 @@ OK, FAILED, SKIPPED, NOT_APPLICABLE, REUSED = range(5)
 """The status of an item in its row; `REUSED` is ok, copied from an earlier evaluation."""
 
 
-Cells: TypeAlias = tuple[float | None, float] | tuple[float | None, float, float, float | None, int, int, str]
-"""The columns of a record: score, seconds, seconds of them spent waiting, cost, input tokens, output tokens, and the
-kind of its failure or the reason of its skip. A plain tuple, because one is made for every record; of a record that
-succeeded without model calls it has the first two alone, so that a batch of such records is packed as two columns."""
+Cells: TypeAlias = (
+    tuple[float | None, float]
+    | tuple[float | None, float, float, float | None, int, int, str]
+    | tuple[float | None, float, float, float | None, int, int, str, int]
+)
+"""The columns of a record: score, seconds, seconds of them spent waiting, cost, input tokens, output tokens, the kind
+of its failure or the reason of its skip, and a judge's verdicts in both orders. A plain tuple, because one is made for
+every record. A record that succeeded without model calls has the first two alone, so that a batch of such records is
+packed as two columns; only a comparison in both orders has the last."""
 
 
 class NoStoreYet(StoreRefused):

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, product
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
@@ -32,7 +32,19 @@ import msgspec
 
 from karat import paths
 from karat.errors import StoreError
-from karat.records import Call, EvaluationHeader, Failed, Failure, Ok, Result, Skipped, Usage, usage_of
+from karat.records import (
+    POINTS,
+    Call,
+    EvaluationHeader,
+    Failed,
+    Failure,
+    Ok,
+    Result,
+    Skipped,
+    Usage,
+    order_verdicts,
+    usage_of,
+)
 from karat.serialization import prepared
 from karat.store.backend import REUSED, Cells, ItemKeys, RecordDecoder, Row, item_order
 from karat.store.sql import check_time_limit
@@ -230,10 +242,24 @@ def cells_of_result(
     outcome: Ok[Result] | Failed | Skipped, seconds: float, queue: float, trace: Sequence[Call] | None
 ) -> Cells:
     """The columns of a result."""
-    score = outcome.value.score if isinstance(outcome, Ok) else None
-    if type(outcome) is Ok and not trace and not queue:
+    score, orders = None, None
+    if isinstance(outcome, Ok):
+        score, orders = outcome.value.score, outcome.value.metadata.get("orders")
+    if type(outcome) is Ok and not trace and not queue and orders is None:
         return score, seconds
-    return score, seconds, queue, *_spent(trace or ()), kind_of_outcome(outcome)
+    cells = score, seconds, queue, *_spent(trace or ()), kind_of_outcome(outcome)
+    return cells if orders is None else (*cells, _order_code(orders))
+
+
+ORDERS = [(), *product(POINTS.values(), repeat=2)]
+"""The verdicts of a judge in two orders, by their codes."""
+NOT_KNOWN = 255
+"""The code where the record has to be read: it has something else, or was stored before there were codes."""
+
+
+def _order_code(orders: object) -> int:
+    found = order_verdicts({"orders": orders})
+    return ORDERS.index(found) if found else NOT_KNOWN
 
 
 def _spent(trace: Sequence[Call]) -> tuple[float | None, int, int]:
@@ -283,31 +309,38 @@ class CellFields(NamedTuple):
     read: Sequence[int] | None = None
     written: Sequence[int] | None = None
     kinds: Sequence[str] | None = None
+    orders: Sequence[int] | None = None
 
     @classmethod
     def of(cls, cells: Sequence[Cells]) -> CellFields:
         """The same columns that were given record by record."""
-        if set(map(len, cells)) == {2}:
-            return cls(*zip(*cells, strict=True))
-        return cls(*zip(*[each if len(each) > 2 else (*each, *_PLAIN) for each in cells], strict=True))
+        lengths = set(map(len, cells))
+        if len(lengths) > 1:
+            longest = max(lengths)
+            cells = [(*each, *_DEFAULTS[len(each) : longest]) for each in cells]  # type: ignore[misc]
+        return cls(*zip(*cells, strict=True))
 
     def cells(self) -> list[Cells]:
         """The columns record by record."""
         count = len(self.scores)
-        defaults = (None, 0.0, *_PLAIN)
         fields = [
             [default] * count if field is None else field
-            for field, default in zip(self, defaults, strict=True)
+            for field, default in zip(self, _DEFAULTS, strict=True)
         ]
         return list(zip(*fields, strict=True))
 
 
-_PLAIN = (0.0, None, 0, 0, "")
-"""What the short form of `Cells` leaves out."""
+_DEFAULTS = (None, 0.0, 0.0, None, 0, 0, "", 0)
+"""What the short forms of `Cells` leave out."""
+
+
+class _Ordered(msgspec.Struct, gc=False):
+    orders: Any = None
 
 
 class _Scored(msgspec.Struct, gc=False):
     score: float | None = None
+    metadata: _Ordered | None = None
 
 
 class _Judged(msgspec.Struct, tag_field="status", tag="ok", gc=False):
@@ -351,12 +384,16 @@ def cell_reader(kind: str) -> Callable[[Sequence[bytes]], CellFields]:
     def read(payloads: Sequence[bytes]) -> CellFields:
         records = decode_all(payloads)
         outcomes = list(map(_OUTCOME, records))
-        if good is _Given:
-            scores: list[Any] = [None] * len(records)
-        else:
-            scores = [each.value.score if type(each) is _Judged else None for each in outcomes]
-        queues = list(map(_QUEUE, records))
-        fields = CellFields(scores, list(map(_SECONDS, records)), queues if any(queues) else None)
+        values = [each.value if type(each) is _Judged else NO_RESULT for each in outcomes]
+        queues, described = list(map(_QUEUE, records)), list(map(_METADATA, values))
+        fields = CellFields(
+            list(map(_SCORE, values)),
+            list(map(_SECONDS, records)),
+            queues if any(queues) else None,
+            orders=None
+            if described.count(None) == len(described)
+            else [_order_code(each.orders) if each and each.orders is not None else 0 for each in described],
+        )
         odd = [place for place, each in enumerate(outcomes) if type(each) is not good or records[place].trace]
         if odd:
             count = len(records)
@@ -372,7 +409,9 @@ def cell_reader(kind: str) -> Callable[[Sequence[bytes]], CellFields]:
     return read
 
 
+NO_RESULT = _Scored()
 _OUTCOME, _SECONDS, _QUEUE = map(attrgetter, ("outcome", "seconds", "queue_seconds"))
+_SCORE, _METADATA = map(attrgetter, ("score", "metadata"))
 
 
 def with_cells(kind: str, rows: Sequence[Row]) -> list[Row]:
@@ -414,6 +453,8 @@ class Segment(msgspec.Struct, array_like=True, frozen=True):
     """The different kinds of failures and reasons of skips …"""
     kind_codes: bytes = b""
     """… and of each record the place of its kind, from 1, int32; 0, the default, for none."""
+    orders: bytes | None = None
+    """uint8, the place in `ORDERS` of a comparison; empty where none has one, None in segments of an earlier karat."""
 
 
 SEGMENT_FORMAT = 1
@@ -455,7 +496,7 @@ def _pack_fields(
     cells: CellFields,
     keys: ItemKeys,
 ) -> bytes:
-    scores, seconds, queues, paid, read, written, kinds = cells
+    scores, seconds, queues, paid, read, written, kinds, orders = cells
     kind_codes = b""
     known: list[str] = []
     if kinds and any(kinds):
@@ -481,6 +522,7 @@ def _pack_fields(
             _packed("q", written) if written and any(written) else b"",
             [kind.encode("utf-8", "surrogatepass") for kind in known],
             kind_codes,
+            bytes(orders) if orders and any(orders) else b"",
         )
     )
 
@@ -532,6 +574,7 @@ WHOLE = {
 }
 FIELDS = (*FLOATS, *WHOLE)
 """The columns that may be left out when columns are loaded."""
+WHOLE["orders"] = ("<u1", NOT_KNOWN)  # loaded where it is asked for: only comparisons have it
 
 
 class ItemColumns:
@@ -558,6 +601,8 @@ class ItemColumns:
     kinds: list[str]
     """The kinds of failures and the reasons of skips; the first is empty."""
     kind_codes: NDArray[np.int32]
+    orders: NDArray[np.uint8]
+    """The place in `ORDERS` of a comparison's verdicts in both orders; `NOT_KNOWN` if its record has to be read."""
     last: int
     """The number of the last segment that was read."""
 
@@ -728,7 +773,7 @@ class _Assembly:
         self.only = only
         self.statuses = statuses
         self._unwanted = bytes(set(range(256)) - set(statuses or ()))
-        self.fields = [field for field in FIELDS if field in set(fields)]
+        self.fields = [field for field in (*FLOATS, *WHOLE) if field in set(fields)]
         self.count = 0
         self.capacity = max(16, capacity)
         self.arrays: dict[str, Any] = {
@@ -741,6 +786,7 @@ class _Assembly:
         self._places: dict[tuple[bytes, ...], list[int]] = {}
         self._waiting: list[Segment] = []
         self._records = 0
+        self._special = {"kind_codes": self._kind_codes, "orders": self._orders}
 
     def add(self, payload: bytes) -> None:
         """Add the records of a segment; `done` joins the last ones."""
@@ -789,7 +835,7 @@ class _Assembly:
         positions = np.frombuffer(b"".join([each.positions for each in segments]), "<i4")
         arrays["positions"][start:stop] = positions[kept]
         for field in self.fields:
-            read = self._kind_codes if field == "kind_codes" else attrgetter(field)
+            read = self._special.get(field) or attrgetter(field)
             parts: list[bytes] = [read(each) for each in segments]
             if not any(parts) and field not in arrays:
                 continue
@@ -838,6 +884,10 @@ class _Assembly:
         return self._looked_up(
             [0, *(kinds.setdefault(kind, len(kinds)) for kind in segment.kinds)], segment.kind_codes
         )
+
+    def _orders(self, segment: Segment) -> bytes:
+        """The codes of the verdicts in both orders; empty where they are not known."""
+        return b"" if segment.orders is None else segment.orders or bytes(len(segment.statuses))
 
     def _looked_up(self, table: list[int], codes: bytes) -> bytes:
         try:
@@ -900,10 +950,10 @@ def _assembled(
     del positions, codes
     found.statuses = taken(arrays.pop("statuses")[:count])
     size = len(found.positions)
-    for field in FIELDS:
+    for field in assembly.fields:
         if field in arrays:
             setattr(found, field, taken(arrays.pop(field)[:count]))
-        elif field in assembly.fields:
+        else:
             type_, default = ("<f8", FLOATS[field]) if field in FLOATS else WHOLE[field]
             setattr(found, field, np.broadcast_to(np.array(default, type_), (size,)))
     return found

@@ -317,7 +317,7 @@ class CellFields(NamedTuple):
         lengths = set(map(len, cells))
         if len(lengths) > 1:
             longest = max(lengths)
-            cells = [(*each, *_DEFAULTS[len(each) : longest]) for each in cells]  # type: ignore[misc]
+            cells = [(*each, *_DEFAULTS[len(each) : longest]) for each in cells]
         return cls(*zip(*cells, strict=True))
 
     def cells(self) -> list[Cells]:

@@ -308,7 +308,7 @@ def example_of(store: Store, handle: Any, id: str) -> dict[str, Any]:
         evaluations = [each for each in made if isinstance(each, Evaluation)]
     runs = [handle] if isinstance(handle, Run) else _runs(evaluations)
     dataset = handle if isinstance(handle, StoredDataset) else runs[0].dataset
-    position, example = _find(dataset, id)
+    position, example = find_example(dataset, id)
     results = [
         {"evaluation": each.id, **msgspec.to_builtins(result)}
         for each in evaluations
@@ -333,7 +333,7 @@ def _runs(evaluations: list[Evaluation]) -> list[Run]:
     return list({run.id: run for each in evaluations for run in each.runs}.values())
 
 
-def _find(dataset: StoredDataset, id: str) -> tuple[int, Any]:
+def find_example(dataset: StoredDataset, id: str) -> tuple[int, Any]:
     """The position of an example. Ids are not indexed: the dataset is read up to it."""
     seen: list[str] = []
     for position, example in enumerate(dataset):

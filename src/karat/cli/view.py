@@ -6,6 +6,7 @@ runs. The server listens on 127.0.0.1 only, reads the store and never writes to 
     karat view
     karat view run-1a2b
     karat view run-1a2b run-3c4d --where changed:worse
+    karat view run-1a2b run-3c4d --example q17
     karat view run-1a2b run-3c4d --by topic
 """
 
@@ -19,6 +20,7 @@ from karat.cli.parser import Parser, UsageError, whole
 from karat.cli.terminal import Terminal
 
 if TYPE_CHECKING:
+    from karat.store.handles import Run
     from karat.view.data import Viewer
     from karat.view.server import Server
 
@@ -33,6 +35,11 @@ def add_arguments(parser: Parser) -> None:
         "--sort", metavar="FIELD", help="the rows with the lowest value first; --sort=-FIELD: the highest"
     )
     parser.option("--metric", metavar="KEY", help="compare or slice by this evaluator")
+    parser.option("--example", metavar="ID", help="open this example beside the rows")
+    parser.option(
+        "--attempt", type=whole(1), default=1, metavar="N", help="of the example, this attempt (default: 1)"
+    )
+    parser.option("--unit", metavar="NAME", help="of the example, this unit")
     parser.option("--by", metavar="FIELD", help="slices by this metadata field")
     parser.option(
         "--port", type=whole(0), default=0, metavar="PORT", help="port to listen on (default: a free one)"
@@ -58,12 +65,21 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     page = "/"
     with open_store(given.store or None, read_only=True) as store:
         place = store.url
-        runs = [quote(find_run(store, each).id, safe="") for each in given.ids]
+        found = [find_run(store, each) for each in given.ids]
+        key = _key(found[-1], given) if given.example is not None else None
+    runs = [quote(each.id, safe="") for each in found]
     if given.by:
         page = f"/s/{','.join(runs)}"
     elif runs:
         page = f"/r/{runs[0]}" if len(runs) == 1 else f"/c/{runs[0]}..{runs[1]}"
-    options = {"filter": given.where, "sort": given.sort, "evaluator": given.metric, "by": given.by}
+    options = {
+        "filter": given.where,
+        "sort": given.sort,
+        "evaluator": given.metric,
+        "by": given.by,
+        "key": key,
+    }
+    options["open"] = key and "1"  # a narrow window shows the rows or the item
     query = {name: value for name, value in options.items() if value}
     try:
         asyncio.run(
@@ -78,13 +94,23 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
 def _refuse_options(given: argparse.Namespace) -> None:
     """Refuse options that the page has no use for."""
-    for option, value in (("--where", given.where), ("--sort", given.sort)):
-        if value and (given.by or not given.ids):
+    for option, value in (("--where", given.where), ("--sort", given.sort), ("--example", given.example)):
+        if value is not None and (given.by or not given.ids):
             raise UsageError(f"{option} is for rows: name one or two runs, and leave --by out")
+    if given.example is None and (given.attempt > 1 or given.unit):
+        raise UsageError("--attempt and --unit are of one example: add --example ID")
     if given.by and not given.ids:
         raise UsageError("--by needs the runs to slice: karat view RUN… --by FIELD")
     if given.metric and not given.by and len(given.ids) != 2:
         raise UsageError("--metric is for a comparison or for slices: name two runs, or add --by FIELD")
+
+
+def _key(run: Run, given: argparse.Namespace) -> str:
+    """The row of an example, as addresses name it."""
+    from karat.cli.show import find_example
+    from karat.view.names import write_key
+
+    return write_key(find_example(run.dataset, given.example)[0], given.attempt, given.unit or "")
 
 
 async def _serve(

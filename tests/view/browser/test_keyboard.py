@@ -9,7 +9,7 @@ import sys
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import karat
-from karat.tasks import FunctionTask
+from karat.tasks import FunctionTask, Task
 from tests.view.browser.conftest import Tab, served, until
 
 
@@ -149,9 +149,11 @@ def test_y_copies_a_command_that_opens_the_same_view(tab, sample):
     first, second = sample.runs[0].id, sample.runs[1].id
     for path in (
         f"/c/{first}..{second}?filter=changed%3Aworse+topic%3Arefund&sort=-difference&evaluator=judged",
+        f"/c/{first}..{second}?key=7.1&open=1",
+        f"/c/{first}..{second}?filter=changed%3Asame&evaluator=judged&key=3.1&open=1",
         f"/s/{first},{second}?evaluator=judged&by=topic",
     ):
-        page = tab.open(path, ".plot, .chip")
+        page = tab.open(path, ".item h2" if "key=" in path else ".plot, .chip")
         page.keyboard.press("y")
         page.wait_for_selector(".toast")
         copied = shlex.split(page.evaluate("navigator.clipboard.readText()"))
@@ -161,6 +163,42 @@ def test_y_copies_a_command_that_opens_the_same_view(tab, sample):
         assert {k: v for k, v in parse_qsl(opened.query) if k != "token"} == dict(
             parse_qsl(urlsplit(path).query)
         )
+
+
+def test_y_names_the_attempt_and_the_unit_of_an_item(browser, tmp_path):
+    class Turns(Task):
+        """Two outputs for each example."""
+
+        units_declared, version = True, "1"
+
+        def __init__(self, name):
+            self.name = name
+
+        def units(self, example):
+            return ["turn 1", "it's 2"]
+
+        def call_units(self, example, context):
+            yield "turn 1", "one"
+            yield "it's 2", self.name
+
+    store_url = f"sqlite:///{tmp_path / 'karat.db'}"
+    with karat.open_store(store_url) as store:
+        data = karat.Dataset.from_examples([{"id": "a b", "input": 1}, {"id": "c", "input": 2}])
+        options = {"store": store, "attempts": 2, "progress": False}
+        runs = [karat.run(Turns(name), data, **options) for name in ("first", "second")]
+    with served(store_url) as running:
+        tab = Tab(browser, running)
+        path = f"/c/{runs[0].id}..{runs[1].id}"
+        page = tab.open(f"{path}?key=0.2/it%27s+2&open=1", ".item h2")
+        page.keyboard.press("y")
+        page.wait_for_selector(".toast")
+        copied = shlex.split(page.evaluate("navigator.clipboard.readText()"))
+        assert copied[:-2] == [
+            "karat", "view", runs[0].id, runs[1].id, "--example=a b", "--attempt=2", "--unit=it's 2",
+        ]  # fmt: skip
+        opened = urlsplit(printed_url([*copied[1:], "--no-browser", "--json"]))
+        assert (opened.path, dict(parse_qsl(opened.query))["key"]) == (path, "0.2/it's 2")
+        tab.close()
 
 
 def printed_url(words: list[str]) -> str:

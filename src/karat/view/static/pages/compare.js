@@ -24,6 +24,8 @@ export class ComparePage extends Component {
     this.state = { page: null };
     /** @type {any} */
     this.data = null;
+    /** @type {any} */
+    this.item = null;
   }
   componentDidMount() {
     this.props.keys({
@@ -36,8 +38,13 @@ export class ComparePage extends Component {
       command: () => {
         const [a, b] = this.ids();
         const { query } = this.props;
-        if (query.filter || query.sort) { // `karat compare` has no rows to choose from
-          const options = { where: query.filter, sort: query.sort, metric: query.evaluator };
+        const item = this.item?.key === query.key ? this.item : null; // the one of another row may still be shown
+        if (query.filter || query.sort || item) { // `karat compare` has no rows to choose from
+          const { attempt = 1, unit = "" } = item?.first ?? {};
+          const options = {
+            where: query.filter, sort: query.sort, metric: query.evaluator,
+            example: item?.example.id, attempt: attempt > 1 ? String(attempt) : "", unit,
+          };
           const given = Object.entries(options).filter(([, value]) => value).map(([name, value]) => ` --${name}=${shell(value)}`);
           return `karat view ${shell(a)} ${shell(b)}${given.join("")}`;
         }
@@ -102,7 +109,7 @@ export class ComparePage extends Component {
             draw=${row} onPage=${(/** @type {any} */ said) => this.setState({ page: said })}
             onSelect=${(/** @type {any} */ each) => change({ key: each.key }, { replace: true })} />
           ${query.key ? html`<div class="item" ref=${this.pane} tabindex="0" role="region" aria-label="Item">
-            <${Loaded} path=${address(`/api${path}/item`, { key: query.key, evaluator: query.evaluator })} version=${version}>${(/** @type {any} */ item) => pair(item, a, b)}<//></div>` : null}
+            <${Loaded} path=${address(`/api${path}/item`, { key: query.key, evaluator: query.evaluator })} version=${version}>${(/** @type {any} */ item) => { this.item = item; return pair(item, a, b); }}<//></div>` : null}
         </div>`;
     }}<//>`;
   }

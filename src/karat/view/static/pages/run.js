@@ -26,6 +26,8 @@ export class RunPage extends Component {
     this.state = { page: null };
     /** @type {any} */
     this.run = null;
+    /** @type {any} */
+    this.item = null;
   }
   componentDidMount() {
     this.props.keys({
@@ -41,7 +43,7 @@ export class RunPage extends Component {
   command() {
     const { query } = this.props;
     const id = shell(this.run?.id ?? this.props.runs[0]);
-    if (query.key && this.item) return `karat show ${id} --example ${shell(this.item)}`;
+    if (query.key && this.item?.key === query.key) return `karat show ${id} --example ${shell(this.item.example.id)}`;
     const filter = query.filter ? ` --where=${shell(query.filter)}` : "";
     return `karat show ${id}${filter}${query.sort ? ` --sort=${shell(query.sort)}` : ""}`;
   }
@@ -103,7 +105,7 @@ export class RunPage extends Component {
   }
   /** @param {import("../types").Item} item @param {any} run */
   itemView(item, run) {
-    this.item = item.example.id;
+    this.item = item;
     return html`<h2>${item.example.id}${part(item)}
         <button type="button" class="close" onClick=${() => change({ key: null, open: null })}>Close</button></h2>
       <section><h3>Input</h3><${Field} field=${item.example.input} /></section>

@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from karat.errors import RequestError
 from karat.keys import Wanted
 from karat.store import open_store
 
@@ -230,6 +231,22 @@ def test_a_label_of_several_runs_is_refused_until_it_is_moved(karat, made):
     assert karat("tag", other, "latest").code == 2
     assert karat("tag", other, "qa").code == 2, "the name of the dataset"
     assert karat("tag", other, "a\x1b[31mb").code == 2
+
+
+@pytest.mark.parametrize("label", [".", "..", "latest", " "])
+def test_a_label_that_cannot_be_an_address_is_refused_everywhere(karat, made, project, label):
+    before = karat("ls", "runs", "--json").json
+    assert karat("tag", made["run"], label).code == 2
+    assert karat("run", "experiment.yaml", "--label", label, "--new").code == 2
+    assert karat("evaluate", made["run"], "-e", "json_valid", "--label", label).code == 2
+    file = project / "experiment.yaml"
+    file.write_text(f"{file.read_text()}\nlabels: [{json.dumps(label)}]\n")
+    said = karat("run", "experiment.yaml", "--check")
+    assert said.code == 2
+    assert "labels" in said.err
+    assert karat("ls", "runs", "--json").json == before
+    with open_store(project / "karat.db") as store, pytest.raises(RequestError):
+        store.tag(made["dataset"], [label])
 
 
 def test_ls_lists_what_tells_runs_apart(karat, made, project):

@@ -37,14 +37,14 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.cli.outcome import counted
     from karat.formatting import clean
     from karat.store import open_existing
+    from karat.store.run_labels import check_labels
 
     if not given.labels and not given.remove:
         raise UsageError("karat tag needs a LABEL to add, or --remove LABEL")
     for label in given.labels:
-        if not label.strip() or not label.isprintable() or len(label) > LONGEST or label == "latest":
-            raise UsageError(
-                f"{label!r} cannot be a label: use 1 to {LONGEST} printable characters, and not 'latest'"
-            )
+        if not label.isprintable() or len(label) > LONGEST:
+            raise UsageError(f"{label!r} cannot be a label: use 1 to {LONGEST} printable characters")
+        check_labels([label])
     with open_existing(given.store) as store:
         for label in given.labels:
             if store.datasets.by_name(label) is not None:

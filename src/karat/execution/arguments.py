@@ -17,6 +17,7 @@ from karat.records import Example
 from karat.store import Store, open_store
 from karat.store.handles import Evaluation, Run, StoredDataset
 from karat.store.repositories import Repository
+from karat.store.run_labels import check_labels
 
 if TYPE_CHECKING:
     from karat.datasets import Dataset
@@ -151,6 +152,7 @@ def read_options(
         from karat.models._prices import as_budget
 
         budget = as_budget(budget)
+    check_labels(values.get("labels", ()))
     described = {"labels": list(values.get("labels", ())), "metadata": dict(values.get("metadata") or {})}
     cache = values.get("cache", "use")
     return Options(

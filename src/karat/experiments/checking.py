@@ -51,6 +51,7 @@ from karat.experiments.schema import (
     problems_of,
 )
 from karat.store import open_existing
+from karat.store.run_labels import check_labels
 from karat.tasks import Task
 from karat.tasks.prompt import PromptTask
 
@@ -111,6 +112,7 @@ class _Check:
                 evaluators, own = own_metrics(task)
                 evaluators = [resolve_evaluator(each) for each in evaluators]
         aggregators = list(self._aggregators(evaluators)) or own
+        self._try(("labels",), lambda: check_labels(file.labels))
         if self.problems:
             lines = [f"line {line}: {text}" for line, text in sorted(self.problems, key=lambda each: each[0])]
             raise ConfigError(lines, str(self.document.path))

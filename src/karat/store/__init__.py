@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes
 from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_you_mean, nearest
 from karat.registry import Registry
 from karat.store.backend import OK, Backend, HeaderRow, NoStoreYet
+from karat.store.run_labels import check_labels
 
 DEFAULT_URL = "sqlite:///karat.db"
 
@@ -124,6 +125,7 @@ class Store:
 
         With `move`, others of the same kind lose the labels, so that these mean this one alone.
         """
+        check_labels(labels)
         found = self.get(id)
         repository = self._repository(found)
         if move:

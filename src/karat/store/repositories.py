@@ -43,6 +43,7 @@ from karat.store.backend import (
 from karat.store.columns import with_cells
 from karat.store.handles import Aggregation, Chunks, Evaluation, Run, StoredDataset
 from karat.store.lease import Held, holder_of, let_go, taking_lease
+from karat.store.run_labels import check_labels
 
 if TYPE_CHECKING:
     from karat.store import Store
@@ -285,6 +286,7 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
 
     def put(self, dataset: Any, *, labels: Sequence[str] = ()) -> StoredDataset:
         """Store a dataset unless its content is here already, and return it as stored, with these labels added."""
+        check_labels(labels)
         labels = [*getattr(dataset, "labels", ()), *labels]
         if isinstance(dataset, StoredDataset) and dataset.store is self.store:
             stored = dataset

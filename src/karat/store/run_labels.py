@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from karat.errors import RequestError
 from karat.records import RunHeader
 
 LONGEST = 60
@@ -228,3 +229,10 @@ def _text(value: Any) -> str:
         if isinstance(value, str)
         else json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
     )
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """Refuse labels that cannot name anything: `latest` means the latest, and no address keeps `.` or `..`."""
+    for label in labels:
+        if not label.strip() or label in ("latest", ".", ".."):
+            raise RequestError(f"{label!r} cannot be a label: use another word")

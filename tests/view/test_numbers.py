@@ -12,7 +12,10 @@ import pytest
 
 import karat
 from karat.analysis.filters import parse
+from karat.analysis.summary import summarise
+from karat.store.columns import kind_of_outcome
 from karat.store.rows import Row
+from karat.tasks import FunctionTask
 from karat.view.data import Viewer
 from karat.view.names import quoted
 from tests.analysis.test_filters_by_columns import World
@@ -210,3 +213,61 @@ def test_random_filters_select_what_a_row_by_row_test_does(seen: Seen) -> None:
 
 def _tokens() -> dict[str, Any]:
     return {"tokens": 0}
+
+
+def test_failures_are_those_of_the_run_in_the_viewer_and_in_a_report(tmp_path, serve):
+    """Of results that several runs share, of comparisons with other runs, and of the newest evaluation alone."""
+
+    def answering(end: str, broken: set[int]) -> FunctionTask:
+        def answer(number: int, end: str) -> str:
+            if number in broken:
+                raise TimeoutError("no answer")
+            return f"{number}{end}"
+
+        return FunctionTask(answer, name="answer", parameters={"end": end})
+
+    def strict(outputs: str, inputs: int) -> float:
+        if outputs == "3a" or inputs == 7:
+            raise ValueError("cannot judge")
+        return 1.0
+
+    def odd(outputs: str, inputs: int) -> float:
+        return 1 / (inputs % 5)
+
+    class Better:
+        version, key = "1", "better"
+
+        def compare(self, example: Any, first: Any, second: Any) -> str:
+            if example.input % 4 == 1:
+                raise ValueError("cannot compare")
+            return "tie"
+
+    url = f"sqlite:///{tmp_path / 'karat.db'}"
+    with karat.open_store(url) as store:
+        data = karat.Dataset.from_examples([{"id": f"q{n}", "input": n} for n in range(10)])
+        tasks = [answering("a", set()), answering("b", {2}), answering("c", {1, 2})]
+        runs = [karat.run(task, data, store=store, attempts=2, progress=False) for task in tasks]
+        karat.evaluate(runs, [strict, odd], store=store, progress=False)
+        karat.evaluate(runs, [strict, Better()], store=store, progress=False)
+        newest = {"strict": store.evaluations.list()[1], "better": store.evaluations.list()[1]}
+        newest["odd"] = store.evaluations.list()[0]
+        viewer = serve(url)
+        for run in runs:
+            expected: Counter[tuple[str, str, str]] = Counter()
+            rows: dict[tuple[str, str, str], set[Any]] = {}
+            for key, evaluation in newest.items():
+                for result in evaluation.results():
+                    if result.key == key and run.id in result.runs and kind_of_outcome(result.outcome):
+                        kind = (key, result.outcome.status, kind_of_outcome(result.outcome))
+                        expected[kind] += 1
+                        rows.setdefault(kind, set()).add((result.example, result.attempt))
+            found = [each for each in viewer.get(f"/api/f/{run.id}")["kinds"] if each["what"] != "output"]
+            assert {(k["what"], k["status"], k["type"]): k["count"] for k in found} == expected
+            for kind in found:
+                shown = viewer.get(f"/api/r/{run.id}/rows", filter=kind["filter"], count=100)["rows"]
+                opened = {(row["id"], row["attempt"]) for row in shown}
+                assert opened == rows[kind["what"], kind["status"], kind["type"]]
+            reported = [each for each in summarise(store, [run]).failures if each.what != "output"]
+            counted = {(each.what, each.status, each.type): each.count for each in reported}
+            assert counted == {kind: count for kind, count in expected.items() if kind[1] == "failed"}
+            assert all(each.examples[0]["example"] not in each.further().split(", ") for each in reported)

@@ -5,6 +5,7 @@ Columns say which items failed and of what kind; only the records of the example
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -49,6 +50,11 @@ class FailureKind(msgspec.Struct):
     examples: list[dict[str, Any]] = []
     """The first ones: `example`, `attempt`, `runs` of a comparison, `message`, `where` it was raised."""
 
+    def further(self) -> str:
+        """The ids of the further examples; one that several attempts or comparisons failed of is named once."""
+        ids = [each["example"] for each in self.examples]
+        return ", ".join(dict.fromkeys(id for id in ids if id != ids[0]))
+
 
 class PlacedKind(NamedTuple):
     """A kind of failure, and where its first examples are."""
@@ -57,15 +63,17 @@ class PlacedKind(NamedTuple):
     places: list[Place]
 
 
-def failure_kinds(handle: Run | Evaluation, *, skipped: bool = True) -> list[FailureKind]:
-    """The kinds of failures of a run or an evaluation, most frequent first."""
-    return [placed.kind for placed in placed_kinds(handle, skipped=skipped)]
+def failure_kinds(
+    handle: Run | Evaluation, *, skipped: bool = True, runs: Collection[str] | None = None
+) -> list[FailureKind]:
+    """The kinds of failures of a run or an evaluation, most frequent first; with `runs`, of results of these runs."""
+    return [placed.kind for placed in placed_kinds(handle, skipped=skipped, runs=runs)]
 
 
 def placed_kinds(
-    handle: Run | Evaluation, *, skipped: bool = True, run: str | None = None
+    handle: Run | Evaluation, *, skipped: bool = True, runs: Collection[str] | None = None
 ) -> list[PlacedKind]:
-    """Return the kinds of failures with the positions of their examples; with `run`, only those of that run."""
+    """Return the kinds of failures with the positions of their examples; with `runs`, of results of these runs."""
     import numpy as np
 
     counts = handle.counts
@@ -74,9 +82,9 @@ def placed_kinds(
     wanted = (FAILED, SKIPPED, NOT_APPLICABLE) if skipped else (FAILED,)
     columns = load_columns(handle, ("kind_codes",), statuses=wanted)
     chosen = np.flatnonzero(np.isin(columns.statuses, wanted))
-    if run is not None and isinstance(handle, Evaluation):
-        place_of_run = handle.header.runs.index(run)
-        mine = np.array([place_of_run in item.runs for item in columns.items], bool)
+    if runs is not None and isinstance(handle, Evaluation):
+        places = {place for place, run in enumerate(handle.header.runs) if run in runs}
+        mine = np.array([not places.isdisjoint(item.runs) for item in columns.items], bool)
         chosen = chosen[mine[columns.codes[chosen]]]
     if not len(chosen):
         return []

@@ -110,6 +110,8 @@ class _Gathering:
         self.evaluations: dict[str, Evaluation] = {}
         self.aggregations: dict[str, Aggregation] = {}
         self.notes: list[str] = []
+        self._newest: dict[str, set[tuple[str, str]]] = {}
+        """Of an evaluation that has the newest judgments of given runs: the (evaluator, run) that it has these of."""
 
     def of(self, handles: Sequence[Any]) -> Summary:
         for handle in handles:
@@ -161,6 +163,7 @@ class _Gathering:
                 if new:
                     judged |= new
                     self.evaluations[evaluation.id] = evaluation
+                    self._newest[evaluation.id] = new
         if not self.aggregations:
             stored = [each for each in self.store.aggregations.list() if not is_analysis(each)]
             for evaluation_id in self.evaluations:
@@ -250,13 +253,24 @@ class _Gathering:
 
     def _failures(self) -> list[FailureKind]:
         handles: list[Run | Evaluation] = [*self.runs.values(), *self.evaluations.values()]
-        kinds = [
-            kind for each in handles if each.counts.failed for kind in failure_kinds(each, skipped=False)
-        ]
+        kinds = [kind for each in handles if each.counts.failed for kind in self._failures_of(each)]
         for kind in kinds:
             kind.examples = kind.examples[:SHOWN_FAILURES]
         place = {each.id: number for number, each in enumerate(handles)}
         return sorted(kinds, key=lambda each: (place[each.where], -each.count, each.type))
+
+    def _failures_of(self, handle: Run | Evaluation) -> list[FailureKind]:
+        """The failures of a run, or of the results that are the newest of the runs in the report."""
+        if handle.id not in self._newest:
+            return failure_kinds(handle, skipped=False, runs=self.runs)
+        newest = self._newest[handle.id]
+        by_key = {key: frozenset(run for each, run in newest if each == key) for key, _ in newest}
+        return [
+            kind
+            for runs in set(by_key.values())
+            for kind in failure_kinds(handle, skipped=False, runs=runs)
+            if by_key.get(kind.what) == runs
+        ]
 
 
 def _evaluation(evaluation: Evaluation) -> dict[str, Any]:

@@ -75,6 +75,17 @@ def slice_labels(alternatives: Sequence[Any]) -> list[str]:
     return labels_of(list(alternatives) if len(alternatives) != 1 else alternatives[0])
 
 
+def comparing_sources(run: Run) -> dict[str, Source]:
+    """For each evaluator that compares runs, the newest evaluation that compares this one with others."""
+    return {
+        spec.key: Source(evaluation, spec)
+        for evaluation in run.store.evaluations.list()
+        if run.id in evaluation.header.runs
+        for spec in evaluation.header.evaluators
+        if spec.kind != "single"
+    }
+
+
 def mean_score(positions: NDArray[Any], scores: Floats, statuses: NDArray[Any]) -> Estimate:
     """The mean of scores, clustered by example. Items that an evaluator does not apply to are not missing."""
     known = ~np.isnan(scores)
@@ -428,6 +439,8 @@ class RunTable:
             mine = self.results[key]
             kinds: NDArray[Any] = mine.kind_codes if len(mine.kind_codes) else np.zeros(len(self), np.int8)
             return kinds, [(kind or None,) for kind in mine.kinds]
+        if part in ("status", "failure") and (comparing := comparing_sources(self.run).get(key)):
+            return self._compared(comparing, part)
         if field.startswith("slice.") and field not in self.examples.fields:
             sliced = self._metadata(field.removeprefix("slice."))
             if sliced is not None and sliced.codes is not None:
@@ -442,6 +455,32 @@ class RunTable:
                 )
             return values.codes[self.positions], values.values
         return None
+
+    def _compared(self, source: Source, part: str) -> tuple[NDArray[Any], list[list[str]]]:
+        """The statuses, or the kinds of failures, of the comparisons of each row with other runs: it has several."""
+        header = source.evaluation.header
+        index, mine = header.evaluators.index(source.spec), header.runs.index(self.run.id)
+        columns = load_columns(
+            source.evaluation,
+            ("kind_codes",),
+            only=lambda item: item.evaluator == index and mine in item.runs,
+        )
+        places = {name: place for place, name in enumerate(self.names)}
+        table = np.array(
+            [places.get((item.attempt, item.unit), -1) for item in columns.items] or [-1], np.int64
+        )
+        rows = self.rows_of(columns.positions, table[columns.codes] if len(columns) else columns.codes)
+        values = columns.statuses if part == "status" else columns.kind_codes
+        names = _STATUSES if part == "status" else columns.kinds
+        there = rows >= 0 if part == "status" else (rows >= 0) & (values > 0)
+        several: dict[int, set[str]] = {}
+        for row, value in zip(rows[there].tolist(), values[there].tolist(), strict=True):
+            several.setdefault(row, set()).add(names[value])
+        known: dict[frozenset[str], int] = {frozenset(): 0}
+        codes = np.zeros(len(self), np.int32)
+        for row, found in several.items():
+            codes[row] = known.setdefault(frozenset(found), len(known))
+        return codes, [sorted(each) for each in known]
 
     def fields(self) -> Iterable[str]:
         return [*self.results, *self.examples.fields]

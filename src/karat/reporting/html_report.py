@@ -748,7 +748,7 @@ class _Report:
         rows: list[list[Child]] = []
         for kind in shown:
             first = kind.examples[0] if kind.examples else {}
-            others = ", ".join(each["example"] for each in kind.examples[1:])
+            others = kind.further()
             rows.append(
                 [
                     element("strong", kind.type),

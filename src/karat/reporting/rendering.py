@@ -221,7 +221,7 @@ def _failures(summary: Summary, labels: dict[str, str]) -> Table:
     rows = []
     for kind in summary.failures:
         first = kind.examples[0] if kind.examples else {}
-        others = ", ".join(each["example"] for each in kind.examples[1:])
+        others = kind.further()
         rows.append(
             [
                 labels.get(kind.where, kind.where),

@@ -20,7 +20,15 @@ from karat.analysis.failures import placed_kinds
 from karat.analysis.latency import latency_of
 from karat.analysis.scores import Source, sources_of
 from karat.analysis.stored import is_analysis
-from karat.analysis.tables import PENDING, ComparedTable, RunTable, joined_rows, mean_score, slice_labels
+from karat.analysis.tables import (
+    PENDING,
+    ComparedTable,
+    RunTable,
+    comparing_sources,
+    joined_rows,
+    mean_score,
+    slice_labels,
+)
 from karat.analysis.text_diff import Piece, word_diff
 from karat.errors import RequestError, TookTooLong, UnknownName, did_you_mean
 from karat.formatting import plural
@@ -654,11 +662,15 @@ class Viewer:
             beside = [each.header for each in store.runs.list() if each.header.dataset == run.header.dataset]
             labels = run_labels([run.header, *(each for each in beside[-MOST_RUNS:] if each.id != run.id)])
             (document,) = self._described([run], evaluations, store.aggregations.list(), labels)
-            newest = {
-                source.evaluation.id: source.evaluation for source in _sources(run, evaluations).values()
-            }
-            handles: list[Run | Evaluation] = [run, *newest.values()]
-            kinds = [placed for handle in handles for placed in placed_kinds(handle, run=run.id)]
+            newest = {**_sources(run, evaluations), **comparing_sources(run)}
+            handles = {source.evaluation.id: source.evaluation for source in newest.values()}
+            kinds = placed_kinds(run)
+            for handle in handles.values():  # it may have results by other evaluators that are not the newest
+                kinds += [
+                    placed
+                    for placed in placed_kinds(handle, runs=[run.id])
+                    if placed.kind.what in newest and newest[placed.kind.what].evaluation.id == handle.id
+                ]
             out: list[dict[str, Any]] = []
             for kind, places in sorted(
                 kinds, key=lambda each: (each.kind.status != "failed", -each.kind.count)

@@ -226,22 +226,43 @@ def _object_keys(values: list[Any], written: bytes | None) -> list[bytes] | None
 
 _GIVEN = frozenset((str, dict))
 _strip = str.strip
+KNOWN = 4096
+"""How many names of tools are kept in `_plain_names`, at most."""
+_plain_names: set[str] = set()
+"""Names that need no check any more: they are not blank, and can be stored as they are."""
 
 
 def fast_calls(items: object) -> Calls | None:
     """Return the calls of a list in one of the most common shapes; None where it has to be normalized."""
     try:
         names, given = read_fast(items)  # type: ignore[misc]  # None is a TypeError
-        tools, kinds = {*names}, {*map(type, given)}
+        tools = {*names}
+        labels = names if tools <= _plain_names else None
+        if labels is None and not _are_names(tools):
+            return None
+        for arguments in given:
+            if type(arguments) is not dict:
+                break
+        else:
+            return Calls(names, given, not given, given, None, tools, labels)
+        kinds = {*map(type, given)}
         if not kinds <= _GIVEN:
             return None
-        whole = "".join(tools)  # a name that is not text is a TypeError
-        if (not whole.isidentifier() or "" in tools) and "" in map(_strip, tools):
-            return None  # a blank name is an error that `normalize` reports
-        labels = names if len(whole) <= SHOWN and whole.isascii() else None
-        return Calls(names, given, dict not in kinds, None if str in kinds else given, None, tools, labels)
+        return Calls(names, given, dict not in kinds, None, None, tools, labels)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
         return None
+
+
+def _are_names(tools: set[str]) -> bool:
+    """Return whether no name is blank, which is an error that `normalize` reports; remembers those that are plain."""
+    whole = "".join(tools)  # a name that is not text is a TypeError
+    if (not whole.isidentifier() or "" in tools) and "" in map(_strip, tools):
+        return False
+    if len(whole) <= SHOWN and whole.isascii() and {*map(type, tools)} == {str}:
+        if len(_plain_names) > KNOWN:
+            _plain_names.clear()
+        _plain_names.update(tools)
+    return True
 
 
 def read_calls(outputs: object, context: Mapping[str, Any]) -> Calls:

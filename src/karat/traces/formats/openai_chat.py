@@ -58,7 +58,7 @@ def fast_calls(messages: list[Any]) -> tuple[list[str], list[Any]] | None:
         except KeyError:
             content, size = None, size + 1
         # The number of keys tells most messages without another key, which may hold a call.
-        if content and type(content) is not str:
+        if type(content) is not str and content:
             if not _is_plain(message, _PLAIN_KEYS) or not fast_blocks(role, content, names, arguments):
                 return None
         elif role in NOT_AGENTS:

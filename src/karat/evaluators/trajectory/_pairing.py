@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from karat.evaluators.trajectory._arguments import FieldsRule, ModeRule, Rule
+from karat.evaluators.trajectory._arguments import Difference, FieldsRule, ModeRule, Rule
 from karat.evaluators.trajectory._calls import Calls, encoded
 from karat.evaluators.trajectory._values import contains, leaf_keys
 from karat.traces import TraceError
@@ -53,22 +53,30 @@ class Budget:
 
 def pair_by_position(
     agent: Calls, reference: Calls, rules: Mapping[str, Rule], default: Rule, exact_first: bool
-) -> tuple[Pairs, Pairs]:
-    """Return the calls that match, and those that mismatch, each with the call at the same position.
+) -> tuple[Pairs, Pairs, dict[int, list[Difference]]]:
+    """Return the calls that match, those that mismatch, each with the call at the same position, and known differences.
 
     Both sides call the same tools in the same order, and none twice: under any rule there are no other pairs.
     """
     pairs: Pairs = {}
     mismatched: Pairs = {}
+    differences: dict[int, list[Difference]] = {}
     if exact_first and agent.as_text and reference.as_text and agent.given == reference.given:
-        return {i: i for i in range(len(agent.names))}, mismatched
+        return {i: i for i in range(len(agent.names))}, mismatched, differences
     have, want = agent.read or agent.values(), reference.read or reference.values()
     for i, name in enumerate(agent.names):
-        if rules.get(name, default).matches(have[i], want[i]):
+        rule = rules.get(name, default)
+        if type(rule) is ModeRule:
+            # Arguments match in a mode exactly where they do not differ: one comparison gives both.
+            if found := rule.differences(have[i], want[i]):
+                mismatched[i], differences[i] = i, found
+            else:
+                pairs[i] = i
+        elif rule.matches(have[i], want[i]):
             pairs[i] = i
         else:
             mismatched[i] = i
-    return pairs, mismatched
+    return pairs, mismatched, differences
 
 
 def pair_by_tool(
@@ -200,6 +208,7 @@ def _pair_few(
 ) -> Pairs | None:
     """Pair a few calls with the first that matches; None where that may not give the greatest number of pairs."""
     names, asked = agent.names, reference.names
+    have, want = agent.read, reference.read
     free = list(open_)
     taken: list[int] = []
     pairs: Pairs = {}
@@ -207,10 +216,10 @@ def _pair_few(
         name = names[i]
         if name not in asked:
             continue
-        rule, given = rule_of(name), agent.arguments(i)
+        rule, given = rule_of(name), agent.arguments(i) if have is None else have[i]
         matches = rule.matches
         for j in free:
-            if asked[j] == name and matches(given, reference.arguments(j)):
+            if asked[j] == name and matches(given, reference.arguments(j) if want is None else want[j]):
                 pairs[i] = j
                 free.remove(j)
                 taken.append(j)
@@ -694,14 +703,13 @@ def pair_in_order(
     exact_first: bool = True,
 ) -> Pairs:
     """Return the longest alignment in which both sides keep their order, in this order."""
-    return align(agent, reference, rule_of, optional=optional, exact_first=exact_first)[0]
+    return align(agent, reference, rule_of, optional, exact_first)[0]
 
 
 def align(
     agent: Calls,
     reference: Calls,
     rule_of: RuleOf,
-    *,
     optional: Collection[int] = (),
     exact_first: bool = True,
 ) -> tuple[Pairs, Pairs]:
@@ -720,12 +728,8 @@ def align(
     last, last_wanted = count - end, wanted - end
     # Calls that match at the beginning or at the end may be paired first under any rule: an alignment has at most
     # one of the two in a pair, which can be exchanged for this one.
-    names, asked, shortest = agent.names, reference.names, last if last < last_wanted else last_wanted
-    while (
-        start < shortest
-        and (name := names[start]) == asked[start]
-        and rule_of(name).matches(agent.arguments(start), reference.arguments(start))
-    ):
+    shortest = last if last < last_wanted else last_wanted
+    while start < shortest and matches_at(agent, start, reference, start, rule_of):
         start += 1
     pairs = {at: at for at in range(start)} if start else {}
     misplaced: Pairs = {}
@@ -733,8 +737,7 @@ def align(
         while (
             start < last
             and start < last_wanted
-            and (name := names[last - 1]) == asked[last_wanted - 1]
-            and rule_of(name).matches(agent.arguments(last - 1), reference.arguments(last_wanted - 1))
+            and matches_at(agent, last - 1, reference, last_wanted - 1, rule_of)
         ):
             last, last_wanted = last - 1, last_wanted - 1
         if start < last and start < last_wanted:
@@ -766,7 +769,13 @@ def align(
 def matches_at(agent: Calls, i: int, reference: Calls, j: int, rule_of: RuleOf) -> bool:
     """Whether a call of the agent matches one of the reference."""
     name = agent.names[i]
-    return name == reference.names[j] and rule_of(name).matches(agent.arguments(i), reference.arguments(j))
+    if name != reference.names[j]:
+        return False
+    have, want, matches = agent.read, reference.read, rule_of(name).matches
+    return matches(
+        agent.arguments(i) if have is None else have[i],
+        reference.arguments(j) if want is None else want[j],
+    )
 
 
 def _pair_out_of_order(masks: list[int], found: Pairs) -> Pairs:

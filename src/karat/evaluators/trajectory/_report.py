@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from karat.evaluators.trajectory._arguments import Malformed, Rule
+from karat.evaluators.trajectory._arguments import Difference, Malformed, Rule
 from karat.evaluators.trajectory._calls import SHOWN, Calls, storable
 from karat.evaluators.trajectory._pairing import Pairs, chosen
 from karat.paths import MISSING
@@ -50,13 +50,17 @@ def pair_mismatched(
     return pairs
 
 
-def describe_calls(calls: Calls, positions: Sequence[int], side: str) -> list[dict[str, Any]]:
-    """Return the first calls at some positions for metadata, each as `describe` does."""
+def describe_calls(
+    calls: Calls, positions: Sequence[int], side: str
+) -> tuple[list[dict[str, Any]], Sequence[str]]:
+    """Return the first calls at some positions for metadata, each as `describe` does, and the first few in words."""
     if len(positions) <= MENTIONED:
-        described = []
+        described, words = [], []
         for position in positions:
-            described.append(describe(calls, position, side))
-        return described
+            call, text = describe_in_words(calls, position, side)
+            described.append(call)
+            words.append(text)
+        return described, words
     if len(positions) > LISTED:
         positions = positions[:LISTED]
     labels, values = calls.labels(), calls.values_at(positions)
@@ -64,11 +68,13 @@ def describe_calls(calls: Calls, positions: Sequence[int], side: str) -> list[di
     short = calls.as_text and max(len(calls.given[position]) for position in positions) <= 4 * SHOWN
     arguments = values if short and set(map(type, values)) == {dict} else copied(values)
     if arguments is None:
-        return [describe(calls, position, side) for position in positions]
-    return [
-        {"name": labels[position], side: position, "arguments": given}
-        for position, given in zip(positions, arguments, strict=True)
-    ]
+        described = [describe(calls, position, side) for position in positions]
+    else:
+        described = [
+            {"name": labels[position], side: position, "arguments": given}
+            for position, given in zip(positions, arguments, strict=True)
+        ]
+    return described, [show(call) for call in described[:MENTIONED]]
 
 
 def copied(values: list[Any], most: int = 4 * SHOWN) -> list[Any] | None:
@@ -87,26 +93,52 @@ def copied(values: list[Any], most: int = 4 * SHOWN) -> list[Any] | None:
 
 def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     """A call for metadata: its name, arguments and place."""
+    return describe_in_words(calls, position, side)[0]
+
+
+def describe_in_words(calls: Calls, position: int, side: str) -> tuple[dict[str, Any], str]:
+    """Return a call for metadata (its name, arguments and place), and as `show` writes it."""
     values, name = calls.read, (calls.known_labels or calls.labels())[position]
     arguments = calls.arguments(position) if values is None else values[position]
-    if type(arguments) is Malformed:
-        return {"name": name, side: position, "raw": storable(arguments.raw)}
     # Arguments parsed here from a short JSON text are already plain, and no other object refers to them.
-    if not (calls.as_text and len(calls.given[position]) <= 4 * SHOWN):
-        arguments = bounded(arguments)
-    return {"name": name, side: position, "arguments": arguments}
+    is_own = calls.as_text and len(calls.given[position]) <= 4 * SHOWN
+    if type(arguments) is dict:
+        try:
+            encoded = _encode(arguments)
+            if len(encoded) <= SHORT:
+                # Through JSON and back, as `bounded` does; the JSON is the text as well.
+                copy = arguments if is_own else _decode(encoded)
+                return {"name": name, side: position, "arguments": copy}, f"{name}({encoded.decode()})"
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            pass
+    if type(arguments) is Malformed:
+        call = {"name": name, side: position, "raw": storable(arguments.raw)}
+    else:
+        call = {"name": name, side: position, "arguments": arguments if is_own else bounded(arguments)}
+    return call, show(call)
 
 
 def describe_mismatch(
-    name: str, i: int, have: object, j: int, want: object, rule: Rule
+    name: str,
+    i: int,
+    have: object,
+    j: int,
+    want: object,
+    rule: Rule,
+    found: list[Difference] | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """Return a pair of calls of one tool for metadata, with the differences in their arguments, and in words."""
-    found = rule.differences(have, want)
+    """Return a pair of calls of one tool for metadata, with the differences in their arguments, and in words.
+
+    `found` are the differences, where they are known already.
+    """
+    if found is None:
+        found = rule.differences(have, want)
     total = len(found)
     shown: list[dict[str, Any]] = []
     parts: list[str] = []
     for path, ours, theirs in found if total <= DIFFERENCES else found[:DIFFERENCES]:
-        path = storable(path)
+        if len(path) > SHOWN or not path.isascii():
+            path = storable(path)
         each: dict[str, Any] = {"path": path}
         has, expected = "missing", ""
         if ours is not MISSING:
@@ -123,17 +155,20 @@ def describe_mismatch(
         out["more_differences"] = total - DIFFERENCES
     if malformed:
         return out, f"{name}: the arguments could not be read"
+    if total == 1:
+        return out, f"{name}: {parts[0]}"
     return out, f"{name}: {listed(parts, total) if parts else 'other arguments'}"
 
 
 def _shown(value: object) -> tuple[Any, str]:
     """Return a value as metadata shows it, and as a comment does."""
-    if type(value) is str:
-        stored = value if len(value) <= SHOWN and value.isascii() else storable(value)
-        text = repr(stored)
-        return stored, text if len(text) <= SHORT else text[:SHORT] + "…"
-    stored = bounded(value, SHOWN)
-    return stored, _text(stored)
+    if type(value) is not str:
+        stored = bounded(value, SHOWN)
+        return stored, _text(stored)
+    if len(value) > SHOWN or not value.isascii():
+        value = storable(value)
+    text = repr(value)
+    return value, text if len(text) <= SHORT else text[:SHORT] + "…"
 
 
 def bounded(value: object, most: int = 4 * SHOWN) -> Any:

@@ -22,12 +22,13 @@ from karat.evaluators._base import Evaluator, ParameterCheck, named, register_ev
 from karat.evaluators.trajectory._arguments import (
     MODES,
     ArgumentMode,
+    Difference,
     ModeRule,
     Rule,
     build_rule,
     override_codes,
 )
-from karat.evaluators.trajectory._calls import Calls, read_calls, read_reference
+from karat.evaluators.trajectory._calls import Calls, fast_calls, read_calls, read_reference
 from karat.evaluators.trajectory._pairing import (
     SMALL,
     Budget,
@@ -56,6 +57,8 @@ from karat.traces import TraceError
 
 Mode = Literal["strict", "unordered", "subset", "superset", "in_order"]
 IN_ORDER = ("strict", "in_order")
+Words = tuple[Sequence[str], Sequence[str], Sequence[str]]
+"""The first missing, unexpected and mismatched calls, in words."""
 
 
 class Alignment(msgspec.Struct, frozen=True, gc=False):
@@ -76,6 +79,8 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     """Those of the extra that are neither mismatched nor misplaced."""
     absent: Sequence[int]
     """Those of the missing that are neither mismatched nor misplaced."""
+    differences: Mapping[int, list[Difference]] = {}
+    """Differences in the arguments of mismatched calls, where they are known already."""
 
 
 @register_evaluator("trajectory_match")
@@ -155,13 +160,23 @@ class TrajectoryMatchEvaluator(Evaluator):
         self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         """Pass or fail (or F1), with the calls that matched, are missing, extra or mismatched."""
-        agent = read_calls(outputs, context)
-        reference = read_reference(reference_outputs, self.key)
+        agent = None if context else fast_calls(outputs)
+        if agent is None:
+            agent = read_calls(outputs, context)
+        reference = fast_calls(reference_outputs)
+        if reference is None:
+            reference = read_reference(reference_outputs, self.key)
         try:
             alignment = self._align(agent, reference)
             passed = self._passes(alignment)
-            metadata, mismatches = self._metadata(agent, reference, alignment)
-            comment = self._comment(passed, metadata, alignment, mismatches)
+            metadata, words = self._metadata(agent, reference, alignment)
+            if passed:
+                matched, extra = len(alignment.pairs), len(alignment.extra)
+                beside = f", beside {extra} more" if extra else ""
+                wanted = len(reference.names)
+                comment = f"passed ({self.mode}): {matched} of {wanted} reference calls matched{beside}"
+            else:
+                comment = self._failure(metadata, alignment, words)
         except RecursionError as error:
             raise TraceError("the arguments of a call are nested too deeply to be compared") from error
         if agent.trajectory is not None or reference.trajectory is not None:
@@ -174,12 +189,12 @@ class TrajectoryMatchEvaluator(Evaluator):
         tools, count = agent.tools or set(names), len(names)
         is_single = len(tools) == count <= SMALL
         if is_single and names == asked:
-            pairs, mismatched = pair_by_position(
+            pairs, mismatched, differences = pair_by_position(
                 agent, reference, self.rules, self.default, self._exact_first
             )
             differing = list(mismatched) if mismatched else ()
             needed = self._needed(differing, reference) if self.optional else differing
-            return Alignment(pairs, differing, differing, needed, (), mismatched, {}, (), ())
+            return Alignment(pairs, differing, differing, needed, (), mismatched, {}, (), (), differences)
         wanted = len(asked)
         if tools.isdisjoint(asked):
             left, open_ = range(count), range(wanted)
@@ -227,7 +242,7 @@ class TrajectoryMatchEvaluator(Evaluator):
             return pair_some(agent, left, reference, open_, self._rule_of, optional, self._exact_first), {}
         if self._exact_first and names == asked and self._is_same_sequence(agent, reference):
             return dict(zip(range(len(names)), range(len(names)), strict=True)), {}
-        return align(agent, reference, self._rule_of, optional=optional, exact_first=self._exact_first)
+        return align(agent, reference, self._rule_of, optional, self._exact_first)
 
     def _is_same_sequence(self, agent: Calls, reference: Calls) -> bool:
         """Whether the arguments are the same call by call; a fast check that may return False for equal ones."""
@@ -278,10 +293,8 @@ class TrajectoryMatchEvaluator(Evaluator):
                 out.append(i)
         return out
 
-    def _metadata(
-        self, agent: Calls, reference: Calls, alignment: Alignment
-    ) -> tuple[dict[str, Any], Sequence[str]]:
-        """Return the metadata, and the first mismatched calls in words."""
+    def _metadata(self, agent: Calls, reference: Calls, alignment: Alignment) -> tuple[dict[str, Any], Words]:
+        """Return the metadata, and the first missing, extra and mismatched calls in words."""
         pairs, mismatched, misplaced = alignment.pairs, alignment.mismatched, alignment.misplaced
         absent, unexpected = alignment.absent, alignment.unexpected
         tools = agent.known_labels or agent.labels()
@@ -295,10 +308,18 @@ class TrajectoryMatchEvaluator(Evaluator):
         precision = recall = f1 = 0.0
         if matched or not (made or due):
             precision, recall, f1 = rates(matched, made, due)
+        lacking: list[dict[str, Any]] = []
+        more: list[dict[str, Any]] = []
         different: list[dict[str, Any]] = []
+        missing_words: Sequence[str] = ()
+        extra_words: Sequence[str] = ()
         mismatches: Sequence[str] = ()
+        if absent:
+            lacking, missing_words = describe_calls(reference, absent, "reference")
+        if unexpected:
+            more, extra_words = describe_calls(agent, unexpected, "agent")
         if mismatched:
-            different, mismatches = self._mismatched(agent, reference, tools, mismatched)
+            different, mismatches = self._mismatched(agent, reference, tools, alignment)
         metadata: dict[str, Any] = {
             "mode": self.mode,
             "tool_args_match_mode": self.default.mode,
@@ -307,8 +328,8 @@ class TrajectoryMatchEvaluator(Evaluator):
             "agent_count": count,
             "reference_count": wanted,
             "matched": _listed_pairs(tools, pairs) if pairs else [],
-            "missing": describe_calls(reference, absent, "reference") if absent else [],
-            "extra": describe_calls(agent, unexpected, "agent") if unexpected else [],
+            "missing": lacking,
+            "extra": more,
             "mismatched": different,
             "counts": {
                 "matched": matched,
@@ -324,53 +345,50 @@ class TrajectoryMatchEvaluator(Evaluator):
         if misplaced:
             metadata["misplaced"] = _listed_pairs(tools, misplaced)
         if alignment.repeats:
-            metadata["repeats"] = describe_calls(agent, alignment.repeats, "agent")
+            metadata["repeats"] = describe_calls(agent, alignment.repeats, "agent")[0]
         if due < wanted:
             needed = set(alignment.needed)
             metadata["optional_missing"] = [j for j in alignment.missing if j not in needed][:LISTED]
-        return metadata, mismatches
+        return metadata, (missing_words, extra_words, mismatches)
 
     def _mismatched(
-        self, agent: Calls, reference: Calls, labels: list[str], pairs: Pairs
+        self, agent: Calls, reference: Calls, labels: list[str], alignment: Alignment
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """Describe the first mismatched calls with the differences in their arguments, others by their place."""
         described, words = [], []
-        for i, j in islice(pairs.items(), DETAILED):
-            rule = self.rules.get(agent.names[i], self.default)
-            each, text = describe_mismatch(labels[i], i, agent.arguments(i), j, reference.arguments(j), rule)
+        pairs, differences = alignment.mismatched, alignment.differences
+        for i, j in pairs.items() if len(pairs) <= DETAILED else islice(pairs.items(), DETAILED):
+            rule, found = self.rules.get(agent.names[i], self.default), differences.get(i)
+            have, want = agent.arguments(i), reference.arguments(j)
+            each, text = describe_mismatch(labels[i], i, have, j, want, rule, found)
             described.append(each)
             words.append(text)
         if len(pairs) > DETAILED:
             described += _listed_pairs(labels, pairs)[DETAILED:]
         return described, words
 
-    def _comment(
-        self, passed: bool, metadata: dict[str, Any], alignment: Alignment, mismatches: Sequence[str]
-    ) -> str:
-        if passed:
-            matched, of, extra = len(alignment.pairs), metadata["reference_count"], len(alignment.extra)
-            beside = f", beside {extra} more" if extra else ""
-            return f"passed ({self.mode}): {matched} of {of} reference calls matched{beside}"
+    def _failure(self, metadata: dict[str, Any], alignment: Alignment, words: Words) -> str:
+        """Return the comment on trajectories that do not match."""
         shown: list[str] = []
-        absent, unexpected = alignment.absent, alignment.unexpected
-        misplaced = alignment.misplaced
-        mode, total = self.mode, len(misplaced) + len(alignment.mismatched)
-        if misplaced:
+        missing, unexpected, mismatches = words
+        mode, total = self.mode, len(alignment.misplaced) + len(alignment.mismatched)
+        if alignment.misplaced:
             shown += map(_out_of_order, metadata["misplaced"][:MENTIONED])
-        if absent and mode != "subset":
-            missing, count = metadata["missing"], len(absent)
+        if missing and mode != "subset":
+            count = len(alignment.absent)
             if self.optional:
                 needed = set(alignment.needed)
-                missing = [call for call in missing if call["reference"] in needed]
-                count = sum(j in needed for j in absent)
-            for call in missing[:MENTIONED]:
-                shown.append(f"missing {show(call)}")
+                required = [call for call in metadata["missing"] if call["reference"] in needed]
+                missing = [show(call) for call in required[:MENTIONED]]
+                count = sum(j in needed for j in alignment.absent)
+            for call in missing:
+                shown.append(f"missing {call}")
             total += count
         if mode != "superset" and mode != "in_order":
             if unexpected:
-                for call in metadata["extra"][: MENTIONED - len(shown)]:
-                    shown.append(f"unexpected {show(call)}")
-                total += len(unexpected)
+                for call in unexpected:
+                    shown.append(f"unexpected {call}")
+                total += len(alignment.unexpected)
         elif self.max_extra is not None and len(alignment.extra) > self.max_extra:
             shown.append(f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed")
             total += 1

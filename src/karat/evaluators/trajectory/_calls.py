@@ -187,17 +187,16 @@ def encoded(values: list[Any]) -> bytes | None:
 
 def _objects(given: list[Any]) -> list[Any] | None:
     """Return arguments that are all objects, or all JSON texts of objects; None for others, and for none."""
-    kinds = set(map(type, given))
-    if kinds == {dict}:
-        return given
-    if kinds == {str}:
+    values = given
+    if given and type(given[0]) is str:
         try:
             values = list(map(_decode_plain, given))
-        except (ValueError, RecursionError):
+        except (TypeError, ValueError, RecursionError):
             return None
-        if set(map(type, values)) == {dict}:
-            return values
-    return None
+    for value in values:
+        if type(value) is not dict:
+            return None
+    return values or None
 
 
 def _object_keys(values: list[Any], written: bytes | None) -> list[bytes] | None:

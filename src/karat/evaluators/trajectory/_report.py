@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from karat.evaluators.trajectory._arguments import Difference, Malformed, Rule
+from karat.evaluators.trajectory._arguments import Difference, Malformed
 from karat.evaluators.trajectory._calls import SHOWN, Calls, storable
 from karat.evaluators.trajectory._pairing import Pairs, chosen
 from karat.paths import MISSING
@@ -51,15 +51,19 @@ def pair_mismatched(
 
 
 def describe_calls(
-    calls: Calls, positions: Sequence[int], side: str
-) -> tuple[list[dict[str, Any]], Sequence[str]]:
-    """Return the first calls at some positions for metadata, each as `describe` does, and the first few in words."""
+    calls: Calls, positions: Sequence[int], side: str, fault: str
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the first calls at some positions for metadata, each as `describe` does, and the first few in words.
+
+    The words begin with the fault: `missing search({"q": "x"})`.
+    """
+    described: list[dict[str, Any]] = []
+    words: list[str] = []
     if len(positions) <= MENTIONED:
-        described, words = [], []
         for position in positions:
-            call, text = describe_in_words(calls, position, side)
+            call, text = _describe(calls, position, side)
             described.append(call)
-            words.append(text)
+            words.append(f"{fault} {text}")
         return described, words
     if len(positions) > LISTED:
         positions = positions[:LISTED]
@@ -74,7 +78,7 @@ def describe_calls(
             {"name": labels[position], side: position, "arguments": given}
             for position, given in zip(positions, arguments, strict=True)
         ]
-    return described, [show(call) for call in described[:MENTIONED]]
+    return described, [f"{fault} {show(call)}" for call in described[:MENTIONED]]
 
 
 def copied(values: list[Any], most: int = 4 * SHOWN) -> list[Any] | None:
@@ -93,10 +97,10 @@ def copied(values: list[Any], most: int = 4 * SHOWN) -> list[Any] | None:
 
 def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     """A call for metadata: its name, arguments and place."""
-    return describe_in_words(calls, position, side)[0]
+    return _describe(calls, position, side)[0]
 
 
-def describe_in_words(calls: Calls, position: int, side: str) -> tuple[dict[str, Any], str]:
+def _describe(calls: Calls, position: int, side: str) -> tuple[dict[str, Any], str]:
     """Return a call for metadata (its name, arguments and place), and as `show` writes it."""
     values, name = calls.read, (calls.known_labels or calls.labels())[position]
     arguments = calls.arguments(position) if values is None else values[position]
@@ -119,20 +123,12 @@ def describe_in_words(calls: Calls, position: int, side: str) -> tuple[dict[str,
 
 
 def describe_mismatch(
-    name: str,
-    i: int,
-    have: object,
-    j: int,
-    want: object,
-    rule: Rule,
-    found: list[Difference] | None = None,
+    name: str, i: int, j: int, found: Sequence[Difference], malformed: bool
 ) -> tuple[dict[str, Any], str]:
-    """Return a pair of calls of one tool for metadata, with the differences in their arguments, and in words.
+    """Return a pair of calls of one tool for metadata, with the differences found in their arguments, and in words.
 
-    `found` are the differences, where they are known already.
+    `malformed`: the arguments of the agent's call could not be read.
     """
-    if found is None:
-        found = rule.differences(have, want)
     total = len(found)
     shown: list[dict[str, Any]] = []
     parts: list[str] = []
@@ -149,7 +145,6 @@ def describe_mismatch(
             expected = f", expected {text}"
         shown.append(each)
         parts.append(f"{path} is {has}{expected}" if path else f"the arguments are {has}{expected}")
-    malformed = type(have) is Malformed
     out = {"name": name, "agent": i, "reference": j, "malformed": malformed, "differences": shown}
     if total > DIFFERENCES:
         out["more_differences"] = total - DIFFERENCES

@@ -23,6 +23,7 @@ from karat.evaluators.trajectory._arguments import (
     MODES,
     ArgumentMode,
     Difference,
+    Malformed,
     ModeRule,
     Rule,
     build_rule,
@@ -30,6 +31,7 @@ from karat.evaluators.trajectory._arguments import (
 )
 from karat.evaluators.trajectory._calls import Calls, fast_calls, read_calls, read_reference
 from karat.evaluators.trajectory._pairing import (
+    NO_PAIRS,
     SMALL,
     Budget,
     Pairs,
@@ -59,6 +61,7 @@ Mode = Literal["strict", "unordered", "subset", "superset", "in_order"]
 IN_ORDER = ("strict", "in_order")
 Words = tuple[Sequence[str], Sequence[str], Sequence[str]]
 """The first missing, unexpected and mismatched calls, in words."""
+_NONE: tuple[tuple[()], tuple[()]] = ((), ())
 
 
 class Alignment(msgspec.Struct, frozen=True, gc=False):
@@ -79,7 +82,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     """Those of the extra that are neither mismatched nor misplaced."""
     absent: Sequence[int]
     """Those of the missing that are neither mismatched nor misplaced."""
-    differences: Mapping[int, list[Difference]] = {}
+    differences: Mapping[int, list[Difference]]
     """Differences in the arguments of mismatched calls, where they are known already."""
 
 
@@ -189,18 +192,21 @@ class TrajectoryMatchEvaluator(Evaluator):
         tools, count = agent.tools or set(names), len(names)
         is_single = len(tools) == count <= SMALL
         if is_single and names == asked:
-            pairs, mismatched, differences = pair_by_position(
+            pairs, different, differences = pair_by_position(
                 agent, reference, self.rules, self.default, self._exact_first
             )
-            differing = list(mismatched) if mismatched else ()
+            differing = list(different) if different else ()
             needed = self._needed(differing, reference) if self.optional else differing
-            return Alignment(pairs, differing, differing, needed, (), mismatched, {}, (), (), differences)
+            return Alignment(
+                pairs, differing, differing, needed, (), different, NO_PAIRS, (), (), differences
+            )
         wanted = len(asked)
         if tools.isdisjoint(asked):
             left, open_ = range(count), range(wanted)
             needed = self._needed(open_, reference) if self.optional else open_
-            return Alignment({}, left, open_, needed, (), {}, {}, left, open_)
+            return Alignment(NO_PAIRS, left, open_, needed, (), NO_PAIRS, NO_PAIRS, left, open_, {})
         repeats: Sequence[int] = ()
+        mismatched: Pairs | None = None
         in_order = self.mode in IN_ORDER
         if (
             is_single
@@ -208,22 +214,26 @@ class TrajectoryMatchEvaluator(Evaluator):
             and not (in_order and (self.optional or self.allow_repeats))
         ):
             pairs, mismatched, misplaced = pair_by_tool(agent, reference, self.rules, self.default, in_order)
-            extra, missing = unpaired(range(count), pairs), unpaired(range(wanted), pairs.values())
         else:
             pairs, misplaced = self._pair(agent, reference)
-            extra, missing = unpaired(range(count), pairs), unpaired(range(wanted), pairs.values())
+        matched = len(pairs)
+        extra = unpaired(range(count), pairs) if matched < count else ()
+        missing = unpaired(range(wanted), pairs.values()) if matched < wanted else ()
+        if mismatched is None:
             if extra and self.allow_repeats:
                 repeats = self._repeats(agent, extra, reference)
-                extra, misplaced = unpaired(extra, repeats), {}
-            mismatched = (
-                pair_mismatched(agent, extra, reference, missing, misplaced) if extra and missing else {}
-            )
+                extra, misplaced = unpaired(extra, repeats), NO_PAIRS
+            mismatched = NO_PAIRS
+            if extra and missing:
+                mismatched = pair_mismatched(agent, extra, reference, missing, misplaced)
         needed = self._needed(missing, reference) if self.optional else missing
         unexpected, absent = extra, missing
         if mismatched or misplaced:
             found = misplaced | mismatched if misplaced else mismatched
             unexpected, absent = unpaired(extra, found), unpaired(missing, found.values())
-        return Alignment(pairs, extra, missing, needed, repeats, mismatched, misplaced, unexpected, absent)
+        return Alignment(
+            pairs, extra, missing, needed, repeats, mismatched, misplaced, unexpected, absent, {}
+        )
 
     def _needed(self, missing: Sequence[int], reference: Calls) -> Sequence[int]:
         """Return the missing calls that are not optional."""
@@ -308,18 +318,9 @@ class TrajectoryMatchEvaluator(Evaluator):
         precision = recall = f1 = 0.0
         if matched or not (made or due):
             precision, recall, f1 = rates(matched, made, due)
-        lacking: list[dict[str, Any]] = []
-        more: list[dict[str, Any]] = []
-        different: list[dict[str, Any]] = []
-        missing_words: Sequence[str] = ()
-        extra_words: Sequence[str] = ()
-        mismatches: Sequence[str] = ()
-        if absent:
-            lacking, missing_words = describe_calls(reference, absent, "reference")
-        if unexpected:
-            more, extra_words = describe_calls(agent, unexpected, "agent")
-        if mismatched:
-            different, mismatches = self._mismatched(agent, reference, tools, alignment)
+        missing = describe_calls(reference, absent, "reference", "missing") if absent else _NONE
+        extra = describe_calls(agent, unexpected, "agent", "unexpected") if unexpected else _NONE
+        different = self._mismatched(agent, reference, tools, alignment) if mismatched else _NONE
         metadata: dict[str, Any] = {
             "mode": self.mode,
             "tool_args_match_mode": self.default.mode,
@@ -328,9 +329,9 @@ class TrajectoryMatchEvaluator(Evaluator):
             "agent_count": count,
             "reference_count": wanted,
             "matched": _listed_pairs(tools, pairs) if pairs else [],
-            "missing": lacking,
-            "extra": more,
-            "mismatched": different,
+            "missing": missing[0] or [],
+            "extra": extra[0] or [],
+            "mismatched": different[0] or [],
             "counts": {
                 "matched": matched,
                 "missing": len(absent),
@@ -345,11 +346,11 @@ class TrajectoryMatchEvaluator(Evaluator):
         if misplaced:
             metadata["misplaced"] = _listed_pairs(tools, misplaced)
         if alignment.repeats:
-            metadata["repeats"] = describe_calls(agent, alignment.repeats, "agent")[0]
+            metadata["repeats"] = describe_calls(agent, alignment.repeats, "agent", "repeated")[0]
         if due < wanted:
             needed = set(alignment.needed)
             metadata["optional_missing"] = [j for j in alignment.missing if j not in needed][:LISTED]
-        return metadata, (missing_words, extra_words, mismatches)
+        return metadata, (missing[1], extra[1], different[1])
 
     def _mismatched(
         self, agent: Calls, reference: Calls, labels: list[str], alignment: Alignment
@@ -358,9 +359,10 @@ class TrajectoryMatchEvaluator(Evaluator):
         described, words = [], []
         pairs, differences = alignment.mismatched, alignment.differences
         for i, j in pairs.items() if len(pairs) <= DETAILED else islice(pairs.items(), DETAILED):
-            rule, found = self.rules.get(agent.names[i], self.default), differences.get(i)
-            have, want = agent.arguments(i), reference.arguments(j)
-            each, text = describe_mismatch(labels[i], i, have, j, want, rule, found)
+            have = agent.arguments(i)
+            if (found := differences.get(i)) is None:
+                found = self._rule_of(agent.names[i]).differences(have, reference.arguments(j))
+            each, text = describe_mismatch(labels[i], i, j, found, type(have) is Malformed)
             described.append(each)
             words.append(text)
         if len(pairs) > DETAILED:
@@ -379,15 +381,13 @@ class TrajectoryMatchEvaluator(Evaluator):
             if self.optional:
                 needed = set(alignment.needed)
                 required = [call for call in metadata["missing"] if call["reference"] in needed]
-                missing = [show(call) for call in required[:MENTIONED]]
+                missing = [f"missing {show(call)}" for call in required[:MENTIONED]]
                 count = sum(j in needed for j in alignment.absent)
-            for call in missing:
-                shown.append(f"missing {call}")
+            shown += missing
             total += count
         if mode != "superset" and mode != "in_order":
             if unexpected:
-                for call in unexpected:
-                    shown.append(f"unexpected {call}")
+                shown += unexpected
                 total += len(alignment.unexpected)
         elif self.max_extra is not None and len(alignment.extra) > self.max_extra:
             shown.append(f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed")
@@ -403,8 +403,10 @@ def _out_of_order(call: Mapping[str, Any]) -> str:
 
 def _listed_pairs(tools: list[str], pairs: Pairs) -> list[dict[str, Any]]:
     """List the first pairs by the name of the tool, as it can be stored, and by their positions."""
-    first = islice(pairs.items(), LISTED) if len(pairs) > LISTED else pairs.items()
-    return [{"name": tools[i], "agent": i, "reference": j} for i, j in first]
+    listed = []
+    for i, j in islice(pairs.items(), LISTED) if len(pairs) > LISTED else pairs.items():
+        listed.append({"name": tools[i], "agent": i, "reference": j})
+    return listed
 
 
 def rates(matched: int, agent: int, reference: int) -> tuple[float, float, float]:

@@ -11,6 +11,7 @@ from karat.evaluators._base import Evaluator, ParameterCheck, named, register_ev
 from karat.evaluators.trajectory._arguments import (
     MODES,
     ArgumentMode,
+    Malformed,
     ModeRule,
     Rule,
     build_rule,
@@ -96,8 +97,10 @@ class ToolUseEvaluator(Evaluator):
         elif called:
             wanted, labels = Calls([tool], [expected]).arguments(0), calls.labels()
             near = [
-                describe_mismatch(labels[i], i, calls.arguments(i), 0, wanted, self.rule)
-                for i in called[:LISTED]
+                describe_mismatch(
+                    labels[i], i, 0, self.rule.differences(have, wanted), type(have) is Malformed
+                )
+                for i, have in zip(called[:LISTED], calls.values_at(called[:LISTED]), strict=True)
             ]
             metadata["mismatched"] = [each for each, _ in near]
             comment = f"{tool} was called {len(called)} time(s), never as expected: " + listed(
@@ -179,7 +182,11 @@ class ToolCallAccuracyEvaluator(Evaluator):
         extra = [i for i in extra if i not in mismatched]
         different = [
             describe_mismatch(
-                labels[i], i, agent.arguments(i), j, reference.arguments(j), self._rule_of(agent.names[i])
+                labels[i],
+                i,
+                j,
+                self._rule_of(agent.names[i]).differences(agent.arguments(i), reference.arguments(j)),
+                type(agent.arguments(i)) is Malformed,
             )
             for i, j in islice(mismatched.items(), LISTED)
         ]

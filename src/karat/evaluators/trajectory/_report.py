@@ -57,14 +57,8 @@ def describe_calls(
 
     The words begin with the fault: `missing search({"q": "x"})`.
     """
-    described: list[dict[str, Any]] = []
-    words: list[str] = []
     if len(positions) <= MENTIONED:
-        for position in positions:
-            call, text = _describe(calls, position, side)
-            described.append(call)
-            words.append(f"{fault} {text}")
-        return described, words
+        return _describe_each(calls, positions, side, fault)
     if len(positions) > LISTED:
         positions = positions[:LISTED]
     labels, values = calls.labels(), calls.values_at(positions)
@@ -72,12 +66,11 @@ def describe_calls(
     short = calls.as_text and max(len(calls.given[position]) for position in positions) <= 4 * SHOWN
     arguments = values if short and set(map(type, values)) == {dict} else copied(values)
     if arguments is None:
-        described = [describe(calls, position, side) for position in positions]
-    else:
-        described = [
-            {"name": labels[position], side: position, "arguments": given}
-            for position, given in zip(positions, arguments, strict=True)
-        ]
+        return _describe_each(calls, positions, side, fault)
+    described = [
+        {"name": labels[position], side: position, "arguments": given}
+        for position, given in zip(positions, arguments, strict=True)
+    ]
     return described, [f"{fault} {show(call)}" for call in described[:MENTIONED]]
 
 
@@ -97,29 +90,38 @@ def copied(values: list[Any], most: int = 4 * SHOWN) -> list[Any] | None:
 
 def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     """A call for metadata: its name, arguments and place."""
-    return _describe(calls, position, side)[0]
+    return _describe_each(calls, (position,), side, "")[0][0]
 
 
-def _describe(calls: Calls, position: int, side: str) -> tuple[dict[str, Any], str]:
-    """Return a call for metadata (its name, arguments and place), and as `show` writes it."""
-    values, name = calls.read, (calls.known_labels or calls.labels())[position]
-    arguments = calls.arguments(position) if values is None else values[position]
-    # Arguments parsed here from a short JSON text are already plain, and no other object refers to them.
-    is_own = calls.as_text and len(calls.given[position]) <= 4 * SHOWN
-    if type(arguments) is dict:
-        try:
-            encoded = _encode(arguments)
-            if len(encoded) <= SHORT:
-                # Through JSON and back, as `bounded` does; the JSON is the text as well.
-                copy = arguments if is_own else _decode(encoded)
-                return {"name": name, side: position, "arguments": copy}, f"{name}({encoded.decode()})"
-        except (TypeError, ValueError, OverflowError, RecursionError):
-            pass
-    if type(arguments) is Malformed:
-        call = {"name": name, side: position, "raw": storable(arguments.raw)}
-    else:
-        call = {"name": name, side: position, "arguments": arguments if is_own else bounded(arguments)}
-    return call, show(call)
+def _describe_each(
+    calls: Calls, positions: Sequence[int], side: str, fault: str
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return calls for metadata and in words, as `describe_calls` does."""
+    described: list[dict[str, Any]] = []
+    words: list[str] = []
+    values, labels = calls.read, calls.known_labels or calls.labels()
+    for position in positions:
+        name, arguments = labels[position], calls.arguments(position) if values is None else values[position]
+        # Arguments parsed here from a short JSON text are already plain, and no other object refers to them.
+        is_own = calls.as_text and len(calls.given[position]) <= 4 * SHOWN
+        if type(arguments) is dict:
+            try:
+                encoded = _encode(arguments)
+                if len(encoded) <= SHORT:
+                    # Through JSON and back, as `bounded` does; the JSON is the text as well.
+                    copy = arguments if is_own else _decode(encoded)
+                    described.append({"name": name, side: position, "arguments": copy})
+                    words.append(f"{fault} {name}({encoded.decode()})")
+                    continue
+            except (TypeError, ValueError, OverflowError, RecursionError):
+                pass
+        if type(arguments) is Malformed:
+            call = {"name": name, side: position, "raw": storable(arguments.raw)}
+        else:
+            call = {"name": name, side: position, "arguments": arguments if is_own else bounded(arguments)}
+        described.append(call)
+        words.append(f"{fault} {show(call)}")
+    return described, words
 
 
 def describe_mismatch(

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from karat.evaluators import RedundantCallsEvaluator, TrajectoryMatchEvaluator
-from karat.evaluators.trajectory._arguments import ModeRule
-from karat.evaluators.trajectory._calls import Calls, fast_calls, read_calls
+from karat.evaluators.trajectory import _calls
+from karat.evaluators.trajectory._arguments import MODES, ArgumentMode, Malformed, ModeRule
+from karat.evaluators.trajectory._calls import Calls, fast_calls, read_calls, storable
 from karat.evaluators.trajectory._pairing import align
 from karat.evaluators.trajectory._values import canonical, equal
 from karat.traces import TraceError, normalize
@@ -288,3 +289,47 @@ def test_a_call_in_the_text_beside_an_empty_list_of_calls_is_not_absent(content:
             assert match.evaluate(outputs=outputs, reference_outputs=[]).score == 0.0
         except TraceError:
             continue
+
+
+class Derived(str):
+    """A name of a class derived from `str`, as some libraries return it."""
+
+
+@pytest.mark.parametrize("name", ["f", "a b", "é", "x" * 400, "", " \n", Derived("g"), 5, None, ["f"]])
+def test_a_name_is_read_the_second_time_as_the_first(name: Any) -> None:
+    _calls._plain_names.clear()
+    document = [{"name": "f", "arguments": {}}, {"name": name, "arguments": {}}]
+    first, second = fast_calls(document), fast_calls(document)
+    assert (first is None) == (second is None) == (not isinstance(name, str) or not name.strip())
+    if first is not None and second is not None:
+        assert first.labels() == second.labels() == [storable(each) for each in ("f", name)]
+    assert {type(each) for each in _calls._plain_names} <= {str}
+
+
+def test_the_names_that_are_kept_are_bounded() -> None:
+    for number in range(2 * _calls.KNOWN):
+        fast_calls([{"name": f"tool_{number}", "arguments": {}}])
+    assert 0 < len(_calls._plain_names) <= _calls.KNOWN + 1
+
+
+LEAVES = (None, True, 1, 1.0, 0, "", "1", float("nan"), (1,), [1], [True], (), Derived("1"), Malformed("{"))
+
+
+def nested(random: Random, depth: int = 0) -> Any:
+    """A value of a few kinds, some of which Python takes for equal and karat does not, or the other way round."""
+    if depth < 3 and random.random() < 0.6:
+        return {random.choice("abc"): nested(random, depth + 1) for _ in range(random.randrange(4))}
+    return random.choice(LEAVES)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_arguments_match_in_a_mode_exactly_where_they_do_not_differ(mode: ArgumentMode) -> None:
+    rule, random, matching = ModeRule(mode), Random(3), 0
+    for _ in range(3_000):
+        have = nested(random)
+        want = {**have, "a": nested(random, 1)} if type(have) is dict else nested(random)
+        for pair in ((have, want), (want, have)):
+            matches = rule.matches(*pair)
+            matching += matches
+            assert matches is not bool(rule.differences(*pair)), pair
+    assert 100 < matching

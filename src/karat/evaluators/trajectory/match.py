@@ -136,6 +136,8 @@ class TrajectoryMatchEvaluator(Evaluator):
         self.mode = mode
         self.allow_repeats = allow_repeats
         self.max_extra = max_extra
+        self._needs_all = mode != "subset"
+        self._most_extra = max_extra if mode in ("superset", "in_order") else 0
         self.graded = graded
         self.pass_fail = not graded
         self.optional = list(optional)
@@ -171,7 +173,9 @@ class TrajectoryMatchEvaluator(Evaluator):
             reference = read_reference(reference_outputs, self.key)
         try:
             alignment = self._align(agent, reference)
-            passed = self._passes(alignment)
+            passed = not (alignment.needed and self._needs_all) and (
+                self._most_extra is None or len(alignment.extra) <= self._most_extra
+            )
             metadata, words = self._metadata(agent, reference, alignment)
             if passed:
                 matched, extra = len(alignment.pairs), len(alignment.extra)
@@ -269,14 +273,6 @@ class TrajectoryMatchEvaluator(Evaluator):
                 return have == want  # faster than to compare the arguments one by one
         return False  # the alignment compares what matches at both ends first
 
-    def _passes(self, alignment: Alignment) -> bool:
-        if self.mode == "subset":
-            return not alignment.extra
-        if self.mode in ("superset", "in_order"):
-            bound = self.max_extra
-            return not alignment.needed and (bound is None or len(alignment.extra) <= bound)
-        return not alignment.needed and not alignment.extra
-
     def _optional_positions(self, reference: Calls) -> Collection[int]:
         return {j for j in range(len(reference)) if j in self.optional or reference.names[j] in self.optional}
 
@@ -308,7 +304,7 @@ class TrajectoryMatchEvaluator(Evaluator):
         pairs, mismatched, misplaced = alignment.pairs, alignment.mismatched, alignment.misplaced
         absent, unexpected = alignment.absent, alignment.unexpected
         tools = agent.known_labels or agent.labels()
-        asked = tools if agent.names == reference.names else reference.known_labels or reference.labels()
+        asked = reference.known_labels or reference.labels()
         count, wanted, matched = len(tools), len(asked), len(pairs)
         made, due = count, wanted
         if self.allow_repeats:
@@ -325,7 +321,7 @@ class TrajectoryMatchEvaluator(Evaluator):
             "mode": self.mode,
             "tool_args_match_mode": self.default.mode,
             "agent_tools": tools[:LISTED] if count > LISTED else tools,
-            "reference_tools": asked[:LISTED],
+            "reference_tools": asked[:LISTED] if wanted > LISTED else asked,
             "agent_count": count,
             "reference_count": wanted,
             "matched": _listed_pairs(tools, pairs) if pairs else [],
@@ -359,7 +355,7 @@ class TrajectoryMatchEvaluator(Evaluator):
         described, words = [], []
         pairs, differences = alignment.mismatched, alignment.differences
         for i, j in pairs.items() if len(pairs) <= DETAILED else islice(pairs.items(), DETAILED):
-            have = agent.arguments(i)
+            have = agent.arguments(i) if agent.read is None else agent.read[i]
             if (found := differences.get(i)) is None:
                 found = self._rule_of(agent.names[i]).differences(have, reference.arguments(j))
             each, text = describe_mismatch(labels[i], i, j, found, type(have) is Malformed)

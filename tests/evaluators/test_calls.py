@@ -139,12 +139,12 @@ def test_values_that_python_or_json_take_for_equal_are_aligned_by_their_equality
     calls: list[tuple[str, Any]], chance: Random, removed: int
 ) -> None:
     shuffled = chance.sample(calls, len(calls) - removed)
-    sides = [
+    agent, reference = [
         Calls([name for name, _ in each], given, False, given)
         for each in (shuffled, calls)
         for given in [[{"x": value} for _, value in each]]
     ]
-    pairs, misplaced = align(*sides, lambda tool: ModeRule("exact"))
+    pairs, misplaced = align(agent, reference, lambda tool: ModeRule("exact"))
     longest = [[0] * (len(calls) + 1) for _ in range(len(shuffled) + 1)]
     for i, (name, value) in enumerate(shuffled):
         for j, (asked, wanted) in enumerate(calls):
@@ -332,4 +332,4 @@ def test_arguments_match_in_a_mode_exactly_where_they_do_not_differ(mode: Argume
             matches = rule.matches(*pair)
             matching += matches
             assert matches is not bool(rule.differences(*pair)), pair
-    assert 100 < matching
+    assert matching > 100

@@ -173,9 +173,11 @@ def test_the_kinds_of_one_run_of_an_evaluation_are_its_own(store):
     runs = [run_at(store, 0.6, broken={1, 2}), run_at(store, 0.9, broken={3, 4, 5})]
     evaluation = karat.evaluate(runs, [right], store=store)
     everything = sum(each.kind.count for each in placed_kinds(evaluation))
-    mine = [sum(each.kind.count for each in placed_kinds(evaluation, run=run.id)) for run in runs]
+    mine = [sum(each.kind.count for each in placed_kinds(evaluation, runs=[run.id])) for run in runs]
     assert (everything, mine) == (5, [2, 3])
-    assert [place.position for each in placed_kinds(evaluation, run=runs[1].id) for place in each.places] == [
+    assert [
+        place.position for each in placed_kinds(evaluation, runs=[runs[1].id]) for place in each.places
+    ] == [
         3,
         4,
         5,

@@ -12,7 +12,7 @@ from karat.errors import ConfigError
 def test_a_control_character_is_reported_with_its_line(tmp_path: Path, character: str) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_text(f"name: x\nnumber: 1  # {character}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf"line 2: control character U\+{ord(character):04X}"):
+    with pytest.raises(ConfigError, match=rf"line 2: .*U\+{ord(character):04X}"):
         read_document(path)
 
 

@@ -83,8 +83,8 @@ def test_an_example_with_a_list_belongs_to_the_group_of_each_value(make):
     assert made.get().n == 3
 
 
-def test_a_field_with_too_many_values_is_refused(make):
-    with pytest.raises(ValueError, match="more than 1000 groups"):
+def test_a_field_with_too_many_values_is_refused(make, refuses):
+    with refuses(ValueError):
         make.folded("accuracy", [({"id": i}, [make.item(1.0)]) for i in range(1001)], by="id")
 
 

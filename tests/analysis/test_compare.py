@@ -86,15 +86,16 @@ def test_a_limit_is_written_metric_and_margin():
             read_limit(bad)
 
 
-def test_runs_that_nothing_has_judged_say_which_command_does(store):
+def test_runs_that_nothing_has_judged_say_which_command_does(store, refuses):
     runs = [run_at(store, 0.9), run_at(store, 0.6)]
-    with pytest.raises(RequestError, match=f"karat evaluate {runs[0].id} {runs[1].id} -e exact_match"):
+    with refuses(RequestError) as caught:
         compare(runs)
+    assert f"{runs[0].id} {runs[1].id} -e" in str(caught.value)
     karat.evaluate(runs[0], ["exact_match"], store=store)
-    with pytest.raises(
-        RequestError, match=f"has not judged {runs[1].id}: karat evaluate {runs[1].id} -e exact_match"
-    ):
+    with refuses(RequestError) as caught:
         compare(runs)
+    assert f"{runs[1].id} -e" in str(caught.value)
+    assert runs[0].id not in str(caught.value)
     assert compare(runs, evaluators=["exact_match"]).differences[0].metric == "exact_match accuracy"
 
 
@@ -165,7 +166,7 @@ def test_a_part_of_the_dataset_is_reported(store):
     assert made.note == "compared over the 20 examples that both have, of 60 and 20"
 
 
-def test_different_datasets_are_compared_over_what_is_the_same(store):
+def test_different_datasets_are_compared_over_what_is_the_same(store, refuses):
     changed = examples()
     changed[0]["expected"] = "Art"
     runs = [run_at(store, 0.9), run_at(store, 0.6, data=changed[:40])]
@@ -176,7 +177,7 @@ def test_different_datasets_are_compared_over_what_is_the_same(store):
     assert made.differences[0].compared.difference.n == 39
     other = run_at(store, 0.6, data=[{"id": "x", "input": 1, "expected": "Art"}])
     karat.evaluate(other, [right], store=store)
-    with pytest.raises(RequestError, match="share no example"):
+    with refuses(RequestError):
         compare(runs[0], other)
 
 

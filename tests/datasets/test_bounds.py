@@ -62,13 +62,13 @@ def test_rows_up_to_the_bound_are_read(tmp_path: Path, small: None) -> None:
 
 
 def test_a_row_group_that_decompresses_to_too_much_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses
 ) -> None:
     table = pyarrow.table({"input": ["a" * 1_000 + str(i) for i in range(2_000)]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet", use_dictionary=False)
     assert (tmp_path / "a.parquet").stat().st_size < 1_000_000
     monkeypatch.setattr(parquet, "MAX_GROUP", 1_000_000)
-    with pytest.raises(DataError, match=r"row group has .* smaller row groups"):
+    with refuses(DataError):
         Dataset.from_file(tmp_path / "a.parquet")
 
 

@@ -139,9 +139,10 @@ def test_a_later_row_without_an_input_is_not_silently_taken_whole(read: Make, re
 
 
 @pytest.mark.parametrize("key", ["expectd", "Expected", "expected_output", "expect"])
-def test_a_mistyped_expected_is_not_silently_metadata(read: Make, key: str) -> None:
-    with pytest.raises(DataError, match=f"no field 'expected' but '{key}': set expected to '{key}'"):
+def test_a_mistyped_expected_is_not_silently_metadata(read: Make, key: str, refuses) -> None:
+    with refuses(DataError) as caught:
         read([{"input": "q", key: "a"}])
+    assert f"'{key}'" in str(caught.value)
     assert read([{"input": "q", key: "a", "id": "1"}], expected=key) == [Example("1", "q", "a")]
     for other in ("rejected", "accepted", "output"):
         assert read([{"input": "q", other: "a"}])[0].metadata == {other: "a"}

@@ -84,12 +84,9 @@ def test_unit_metrics_say_what_they_measured() -> None:
     assert said.endswith("; the difference is 100, allowed is 10")
 
 
-@pytest.mark.parametrize(
-    ("bbox", "said"),
-    [([1, 2, 3, 4], "is a list: set format"), ({"x": 1}, "has no field 'y'"), (5, "is not a box: 5")],
-)
-def test_a_box_is_named_by_its_key(bbox: Any, said: str) -> None:
-    with pytest.raises(CannotJudge, match=rf"golden\[0\]: its 'bbox' {said}"):
+@pytest.mark.parametrize("bbox", [[1, 2, 3, 4], {"x": 1}, 5])
+def test_a_box_is_named_by_its_key(bbox: Any, refuses) -> None:
+    with refuses(CannotJudge):
         comment("unit:action_within_bbox", {"x": 5, "y": 5}, {"bbox": bbox})
 
 

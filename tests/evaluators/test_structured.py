@@ -71,20 +71,20 @@ class TestJSONValid:
         ],
         ids=["deep lists", "deep objects", "brackets in strings", "huge integer", "huge integer inside"],
     )
-    def test_valid_json_that_cannot_be_read_is_an_error_and_not_a_zero(self, text):
+    def test_valid_json_that_cannot_be_read_is_an_error_and_not_a_zero(self, text, refuses):
         for evaluator in (
             JSONValid(),
             JSONValid(fenced=True),
             JSONSchemaMatch({}),
             JSONSchemaMatch({"type": "array"}),
         ):
-            with pytest.raises(CannotJudge, match="to be read"):
+            with refuses(CannotJudge):
                 evaluator.evaluate(outputs=text)
-        with pytest.raises(CannotJudge, match="to be read"):
+        with refuses(CannotJudge):
             JSONValid(fenced=True).evaluate(outputs=f"```json\n{text}\n```")
-        with pytest.raises(CannotJudge, match="to be read"):
+        with refuses(CannotJudge):
             SetMatch().evaluate(outputs=text, reference_outputs=["a"])
-        with pytest.raises(CannotJudge, match="to be read"):
+        with refuses(CannotJudge):
             ExactMatch().evaluate(outputs=text, reference_outputs={"a": 1})
 
     def test_a_path(self, refuses):
@@ -151,7 +151,7 @@ class TestJSONSchemaMatch:
         assert JSONSchemaMatch(schema, formats=True).evaluate(outputs='"no date"').score == 0.0
         assert JSONSchemaMatch(schema, formats=True).evaluate(outputs='"2026-01-01"').score == 1.0
 
-    def test_patterns_have_a_time_limit(self):
+    def test_patterns_have_a_time_limit(self, refuses):
         slow = "^(a|aa)+$"
         text = "a" * 80 + "b"
         for schema, value in (
@@ -161,7 +161,7 @@ class TestJSONSchemaMatch:
         ):
             outputs = [value] if isinstance(value, str) else value
             schema = {"items": schema} if isinstance(value, str) else schema
-            with pytest.raises(CannotJudge, match="had not decided"):
+            with refuses(CannotJudge):
                 JSONSchemaMatch(schema, timeout=0.05).evaluate(outputs=outputs)
 
     @pytest.mark.parametrize("extra", [False, {"type": "number"}])

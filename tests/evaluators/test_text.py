@@ -184,7 +184,7 @@ class TestExactMatch:
         deep: list = []
         for _ in range(100_000):
             deep = [deep]
-        with pytest.raises(CannotJudge, match="nested too deeply"):
+        with refuses(CannotJudge):
             ExactMatch().evaluate(outputs=deep, reference_outputs=deep)
         with refuses(CannotJudge):
             ExactMatch().evaluate(outputs=object(), reference_outputs="x")
@@ -247,9 +247,9 @@ class TestRegexMatch:
             RegexMatch(r"^(a|aa)+$", timeout=0.05).evaluate(outputs="a" * 80 + "b")
 
     def test_mistakes_are_named_at_construction(self, refuses):
-        with pytest.raises(RequestError, match="cannot be used"):
+        with pytest.raises(RequestError, match=r"pattern '\('"):
             RegexMatch("(")
-        with pytest.raises(RequestError, match="did you mean 'IGNORECASE'"):
+        with refuses(RequestError):
             RegexMatch("x", ["IGNORCASE"])
         with refuses(RequestError):
             RegexMatch("x", mode="serch")
@@ -483,11 +483,11 @@ class TestPaths:
         assert found.score == 1.0
 
     @pytest.mark.parametrize(
-        ("path", "said"),
-        [({"outptu": "x"}, "did you mean 'output'"), ({"output": 3}, "path.output"), ([1], "path")],
+        "path",
+        [{"outptu": "x"}, {"output": 3}, [1]],
     )
-    def test_mistakes(self, path, said):
-        with pytest.raises(RequestError, match=said):
+    def test_mistakes(self, path, refuses):
+        with refuses(RequestError):
             ExactMatch(path=path)
 
 
@@ -611,10 +611,10 @@ def test_options_by_label(refuses):
         score(evaluator, "Lyon", "B", inputs={"options": {"Z": "Lyon"}})
 
 
-def test_flags_as_letters_together_or_none():
+def test_flags_as_letters_together_or_none(refuses):
     assert score(RegexMatch("A.B", flags="is"), "a\nb") == 1.0
     assert RegexMatch("a", flags=None).params["flags"] == []
-    with pytest.raises(RequestError, match="no flag 'iq'"):
+    with refuses(RequestError):
         RegexMatch("a", flags="iq")
 
 

@@ -59,7 +59,7 @@ class TestToolUse:
         assert ToolUseEvaluator(expected_tool="submit").evaluate(outputs="4", output=output).score == 1.0
 
     def test_mistakes_are_found_when_it_is_built(self, refuses) -> None:
-        with pytest.raises(RequestError, match="needs the parameter 'expected_tool'"):
+        with refuses(RequestError):
             build_evaluator("tool_use", {})
         with refuses(RequestError):
             build_evaluator("tool_use", {"expected_tool": "x", "args_match_mode": "subst"})

@@ -167,8 +167,8 @@ class TestOverrides:
         assert self.match({"q": "abc"}, {"q": "xyz"}, same_length)
         assert not self.match({"q": "ab"}, {"q": "xyz"}, same_length)
 
-    def test_a_function_that_raises_is_an_error_and_no_verdict(self) -> None:
-        with pytest.raises(TraceError, match="tool 'f' raised KeyError"):
+    def test_a_function_that_raises_is_an_error_and_no_verdict(self, refuses) -> None:
+        with refuses(TraceError):
             self.match({}, {}, lambda agent, reference: agent["q"])
 
     def test_a_function_by_its_path(self) -> None:
@@ -215,8 +215,8 @@ class TestOverrides:
         assert self.match({"at": {"lat": 1.05, "n": 1}}, {"at": {"lat": 1, "n": 1}}, rule)
         assert not self.match({"at": {"lat": 1.05, "n": 2}}, {"at": {"lat": 1, "n": 1}}, rule)
 
-    def test_a_catastrophic_pattern_is_an_error_not_a_stuck_run(self) -> None:
-        with pytest.raises(TraceError, match="make it simpler"):
+    def test_a_catastrophic_pattern_is_an_error_not_a_stuck_run(self, refuses) -> None:
+        with refuses(TraceError):
             self.match({"x": "a" * 40 + "b"}, {"x": ""}, {"x": {"regex": "(a|a|aa)+$"}})
 
     def test_tolerances_are_matched_whatever_the_order(self) -> None:
@@ -277,23 +277,23 @@ class TestOptions:
         assert evaluator.evaluate(outputs=[], reference_outputs=[]).score == 1.0
 
     @pytest.mark.parametrize(
-        ("params", "message"),
+        "params",
         [
-            ({"mode": "unorderd"}, "did you mean 'unordered'"),
-            ({"tool_args_match_mode": "exakt"}, "did you mean 'exact'"),
-            ({"tool_args_match_overrides": {"f": "ignor"}}, "did you mean 'ignore'"),
-            ({"tool_args_match_overrides": {"f": {"x": {"tolerence": 1}}}}, "did you mean 'tolerance'"),
-            ({"tool_args_match_overrides": {"f": {"x": {"regex": "("}}}}, "is wrong"),
-            ({"tool_args_match_overrides": {"f": 3}}, "give a mode"),
-            ({"mode": "strict", "allow_repeats": True}, "another sequence"),
-            ({"mode": "unordered", "max_extra": 1}, "max_extra"),
-            ({"mode": "superset", "max_extra": -1}, "from 0 up"),
-            ({"optional": "search"}, "a list"),
-            ({"tool_arg_match_mode": "exact"}, "did you mean 'tool_args_match_mode'"),
+            {"mode": "unorderd"},
+            {"tool_args_match_mode": "exakt"},
+            {"tool_args_match_overrides": {"f": "ignor"}},
+            {"tool_args_match_overrides": {"f": {"x": {"tolerence": 1}}}},
+            {"tool_args_match_overrides": {"f": {"x": {"regex": "("}}}},
+            {"tool_args_match_overrides": {"f": 3}},
+            {"mode": "strict", "allow_repeats": True},
+            {"mode": "unordered", "max_extra": 1},
+            {"mode": "superset", "max_extra": -1},
+            {"optional": "search"},
+            {"tool_arg_match_mode": "exact"},
         ],
     )
-    def test_mistakes_are_found_when_it_is_built(self, params: dict[str, Any], message: str) -> None:
-        with pytest.raises(RequestError, match=message):
+    def test_mistakes_are_found_when_it_is_built(self, params: dict[str, Any], refuses) -> None:
+        with refuses(RequestError):
             build_evaluator("trajectory_match", params)
 
     def test_params_are_json(self) -> None:

@@ -105,40 +105,40 @@ def test_the_rest_beside_a_field(value: Any, path: str, left: Any) -> None:
     assert json.dumps(value) == before
 
 
-def test_a_function_for_a_field_that_raises_is_an_error_and_no_verdict() -> None:
+def test_a_function_for_a_field_that_raises_is_an_error_and_no_verdict(refuses) -> None:
     override = {"f": {"x": lambda a, b: a["no"]}}
-    with pytest.raises(TraceError, match="field raised TypeError"):
+    with refuses(TraceError):
         verdict([call("f", x=1)], [call("f", x=1)], tool_args_match_overrides=override)
 
 
 @pytest.mark.parametrize(
-    ("params", "problem"),
+    "params",
     [
-        ({"graded": "no"}, "graded has to be true or false"),
-        ({"mode": "subset", "allow_repeats": 1}, "allow_repeats has to be true or false"),
-        ({"tool_args_match_overrides": ["f"]}, "an object"),
-        ({"tool_args_match_overrides": {"f": []}}, "use ignore"),
-        ({"tool_args_match_overrides": {"f": {"x": {"tolerance": float("nan")}}}}, "from 0 up"),
-        ({"optional": [True]}, "optional is a list"),
-        ({"optional": [-1]}, "from 0 up"),
-        ({"optional": 3}, "optional is a list"),
+        {"graded": "no"},
+        {"mode": "subset", "allow_repeats": 1},
+        {"tool_args_match_overrides": ["f"]},
+        {"tool_args_match_overrides": {"f": []}},
+        {"tool_args_match_overrides": {"f": {"x": {"tolerance": float("nan")}}}},
+        {"optional": [True]},
+        {"optional": [-1]},
+        {"optional": 3},
     ],
 )
-def test_parameters_are_checked_when_it_is_built(params: dict[str, Any], problem: str) -> None:
-    with pytest.raises(RequestError, match=problem):
+def test_parameters_are_checked_when_it_is_built(params: dict[str, Any], refuses) -> None:
+    with refuses(RequestError):
         TrajectoryMatchEvaluator(**params)
-    with pytest.raises(RequestError, match=problem):
+    with refuses(RequestError):
         build_evaluator("trajectory_match", params)
 
 
 @pytest.mark.parametrize(
     ("name", "params", "problem"),
     [
-        ("tool_use", {"expected_tool": "f", "expected_args": [1]}, "expected_args has to be an object"),
-        ("tool_call_accuracy", {"args_match_overrides": "f"}, "args_match_overrides has to be an object"),
-        ("redundant_calls", {"consecutive": "yes"}, "consecutive has to be true or false"),
-        ("redundant_calls", {"ignore_tools": 3}, "a list of tool names"),
-        ("graph_trajectory_match", {"graded": 1}, "graded has to be true or false"),
+        ("tool_use", {"expected_tool": "f", "expected_args": [1]}, "expected_args"),
+        ("tool_call_accuracy", {"args_match_overrides": "f"}, "args_match_overrides"),
+        ("redundant_calls", {"consecutive": "yes"}, "consecutive"),
+        ("redundant_calls", {"ignore_tools": 3}, "ignore_tools"),
+        ("graph_trajectory_match", {"graded": 1}, "graded"),
         ("graph_trajectory_match", {"compare": []}, "compare"),
     ],
 )

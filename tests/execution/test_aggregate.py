@@ -60,7 +60,7 @@ def test_several_runs_have_numbers_of_their_own(store, refuses):
     assert {(e.evaluator, e.aggregator, e.group) for e in aggregation.estimates} == {
         ("equal", "accuracy", None)
     }
-    with pytest.raises(RequestError, match="2 estimates match 'accuracy'") as refused:
+    with refuses(RequestError) as refused:
         aggregation.estimates["accuracy"]
     assert runs[0].id in str(refused.value)
     assert aggregation.estimates.get(aggregator="accuracy", run=runs[1].id).value == 0.0
@@ -199,11 +199,11 @@ def test_the_latest_word_counts_in_whatever_order_evaluations_are_given(store):
         assert aggregation.status == "success"
 
 
-def test_one_key_for_two_different_evaluators_is_refused(store):
+def test_one_key_for_two_different_evaluators_is_refused(store, refuses):
     run = run_adding(store, 0)
     strict = karat.evaluate(run, ["exact_match"])
     lenient = karat.evaluate(run, [{"name": "exact_match", "params": {"case_sensitive": False}}])
-    with pytest.raises(RequestError, match="'exact_match' means different things"):
+    with refuses(RequestError):
         karat.aggregate([strict, lenient], ["accuracy"])
 
 

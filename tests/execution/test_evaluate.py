@@ -169,7 +169,7 @@ def test_names_parameters_and_keys(store, refuses):
     assert [spec.key for spec in evaluation.header.evaluators] == ["exact_match", "close"]
     with refuses(RequestError):
         karat.evaluate(run_adding(store, 0), ["exact_match", "exact_match"])
-    with pytest.raises(RequestError, match=r"unknown evaluator 'exact_mach': did you mean 'exact_match'"):
+    with refuses(RequestError):
         karat.evaluate(run_adding(store, 0), ["exact_mach"])
 
 

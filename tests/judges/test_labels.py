@@ -279,7 +279,7 @@ def test_a_requirement_is_corrected(store, serve):
     assert {each.part for each in alignment(evaluation)} == {"", "requirements/2"}
 
 
-def test_a_corrected_branch_continues_from_there_and_asks_only_what_follows(store, serve):
+def test_a_corrected_branch_continues_from_there_and_asks_only_what_follows(store, serve, refuses):
     def answer(body):
         first = "directly answer" in body["messages"][0]["content"]
         return {"analysis": "", "choice": "no" if first else "yes"}
@@ -298,9 +298,9 @@ def test_a_corrected_branch_continues_from_there_and_asks_only_what_follows(stor
     assert (server.count, leaf.score) == (0, 0.5)
     [same] = correct(evaluation, "q1", nodes={"answers": "no"}, annotator="cy")
     assert (server.count, same.kind, same.score) == (0, "confirmation", 0.0)
-    with pytest.raises(RequestError, match="did you mean 'partially'"):
+    with refuses(RequestError):
         correct(evaluation, "q1", nodes={"answers": "partialy"})
-    with pytest.raises(RequestError, match="does not come to node"):
+    with refuses(RequestError):
         correct(evaluation, "q1", nodes={"grounded": "yes"}, annotator="dee")
 
 

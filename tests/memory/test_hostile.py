@@ -289,7 +289,7 @@ def test_a_manifest_with_a_damaged_part_is_named(tmp_path, part):
     run(tmp_path / "out", samples=[sample()])
     path = tmp_path / "out" / ".karat" / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **part}))
-    with pytest.raises(DataError, match=rf"manifest\.json is damaged.*{next(iter(part))}"):
+    with pytest.raises(DataError, match=rf"manifest\.json .*{next(iter(part))}"):
         karat.memory.evaluate(
             None, output_dir=tmp_path / "out", eval_only=True, judge="deterministic", store="memory://"
         )
@@ -427,9 +427,10 @@ async def forever(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("method", ["reset", "ingest_turn", "end_session", "snapshot", "retrieve"])
-def test_a_coroutine_function_is_refused_before_the_first_session(tmp_path, method):
-    with pytest.raises(RequestError, match=rf"Waiting.{method} is a coroutine function"):
+def test_a_coroutine_function_is_refused_before_the_first_session(tmp_path, method, refuses):
+    with refuses(RequestError) as caught:
         run(tmp_path, type("Waiting", (Notes,), {"name": "waiting", method: forever}))
+    assert f"Waiting.{method} " in str(caught.value)
     assert not (tmp_path / "pipeline_sessions.jsonl").exists()
 
 

@@ -33,8 +33,8 @@ def test_a_path_is_added_to_a_base_url(api, base, before, after):
 
 
 @pytest.mark.parametrize("path", PATHS.values())
-def test_a_base_url_with_the_path_of_requests_is_refused(path):
-    with pytest.raises(RequestError, match=f"ends with {path}, which karat appends"):
+def test_a_base_url_with_the_path_of_requests_is_refused(path, refuses):
+    with refuses(RequestError):
         resolve(f"m@http://127.0.0.1:1/v1{path}")
 
 
@@ -95,13 +95,13 @@ async def test_a_key_does_not_follow_a_redirection(monkeypatch, status, stream):
 COMMANDS = {
     "printf ''": "printed nothing",
     "printf '  \\n '": "printed nothing",
-    "printf 'one\\ntwo\\n'": "more than one line",
-    "printf 'ke\\001y'": "characters that no key has",
-    "printf 'schl\\303\\274ssel'": "characters that no key has",
-    "printf '\\377\\376'": "characters that no key has",
+    "printf 'one\\ntwo\\n'": "one line",
+    "printf 'ke\\001y'": "characters",
+    "printf 'schl\\303\\274ssel'": "characters",
+    "printf '\\377\\376'": "characters",
     "sh -c 'echo a-key; exit 3'": "exit code 3",
-    "no-such-command-of-karat": "cannot be run",
-    "'unbalanced": "cannot be run",
+    "no-such-command-of-karat": "be run",
+    "'unbalanced": "be run",
 }
 
 
@@ -116,13 +116,15 @@ async def test_a_command_that_prints_no_key_stops_the_run(provider, define, comm
     assert provider.count == 0
 
 
-async def test_a_command_that_hangs_is_killed_with_what_it_started(provider, define, monkeypatch, tmp_path):
+async def test_a_command_that_hangs_is_killed_with_what_it_started(
+    provider, define, monkeypatch, tmp_path, refuses
+):
     monkeypatch.setattr(_request_context, "KEY_COMMAND_SECONDS", 0.3)
     script = tmp_path / "hangs"
     script.write_text("#!/bin/sh\nsleep 300 &\nsleep 300\n")
     script.chmod(0o700)
     define(f"mine:\n  model: m\n  base_url: {provider.url}\n  api_key_command: {script}\n")
-    with pytest.raises(models.CredentialsRefused, match="did not end within"):
+    with refuses(models.CredentialsRefused):
         await models.get("mine").generate("?")
     assert provider.count == 0
 

@@ -246,10 +246,10 @@ def test_a_budget_covers_batches(batched, tmp_path):
         karat.run(task(max_tokens=100), questions(5), store=tmp_path / "k.db", batch=True, budget=1e-9)
 
 
-def test_a_provider_without_a_batch_api_stops_the_run(provider, tmp_path, monkeypatch):
+def test_a_provider_without_a_batch_api_stops_the_run(provider, tmp_path, monkeypatch, refuses):
     monkeypatch.setenv("GROQ_BASE_URL", provider.url)
     task = PromptTask("{input}", model="groq/x")
-    with pytest.raises(models.ParameterRefused, match="groq has no batch API"):
+    with refuses(models.ParameterRefused):
         karat.run(task, questions(3), store=tmp_path / "k.db", batch=True)
     assert provider.count == 0
 

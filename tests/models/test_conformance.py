@@ -261,14 +261,14 @@ async def test_models_that_hide_what_they_think_are_asked_for_a_summary(model, h
 
 
 @pytest.mark.parametrize(("model", "accepted"), [("claude-fable-5", True), ("claude-fable-5-1", False)])
-async def test_a_forced_tool_is_refused_as_the_real_model_does(model, accepted, define):
+async def test_a_forced_tool_is_refused_as_the_real_model_does(model, accepted, define, refuses):
     with FakeProvider({"": {"tool_calls": [{"name": "f", "arguments": {}}]}}) as server:
         define(f"mine:\n  model: {model}\n  base_url: {server.url}\n  wire: anthropic\n")
         asked = models.get("mine").generate("?", tools=[TOOL], tool_choice="required")
         if accepted:
             assert (await asked).tool_calls
         else:
-            with pytest.raises(models.ParameterRefused, match="does not accept tool_choice"):
+            with refuses(models.ParameterRefused):
                 await asked
 
 
@@ -386,9 +386,9 @@ async def test_stop_sequences_seeds_and_tool_choice_arrive(endpoint):
     model = make()
     api, quirks = model.endpoint.api, model.endpoint.quirks
     if api == "responses":
-        with pytest.raises(models.ParameterRefused, match="has no stop"):
+        with pytest.raises(models.ParameterRefused, match="no stop"):
             await model.generate("?", stop=["x"])
-        with pytest.raises(models.ParameterRefused, match="has no seed"):
+        with pytest.raises(models.ParameterRefused, match="no seed"):
             models.get(model, seed=1)
         assert server.count == 0
     else:
@@ -528,12 +528,10 @@ def test_the_format_is_chosen_by_provider_and_model(spec, api):
     assert models.get(spec).endpoint.api == api
 
 
-def test_a_format_that_a_provider_does_not_speak_is_refused():
-    with pytest.raises(
-        karat.errors.RequestError, match="together does not speak 'responses': its api is chat"
-    ):
+def test_a_format_that_a_provider_does_not_speak_is_refused(refuses):
+    with refuses(karat.errors.RequestError):
         models.get("together/x", api="responses")
-    with pytest.raises(karat.errors.RequestError, match="did you mean 'responses'"):
+    with refuses(karat.errors.RequestError):
         models.get("openai/x", api="response")
 
 
@@ -589,7 +587,7 @@ def test_an_effort_that_a_model_lacks_is_refused_by_name_and_others_are_not(rule
     if effort in rules.efforts:
         models.get(f"{provider}/{name}", effort=effort)
     else:
-        with pytest.raises(models.ParameterRefused, match=f"does not accept effort '{effort}'"):
+        with pytest.raises(models.ParameterRefused, match=f"effort '{effort}'"):
             models.get(f"{provider}/{name}", effort=effort)
 
 
@@ -600,22 +598,22 @@ def test_what_is_known_of_a_model_has_a_source_and_a_day(rules):
 
 
 KNOWN_REFUSALS = [
-    ("anthropic/claude-opus-4-7", {"temperature": 0}, "does not accept temperature: remove it"),
-    ("anthropic/claude-opus-4-8-20260601", {"temperature": 0.7}, "does not accept temperature"),
-    ("anthropic/claude-sonnet-5", {"extra": {"top_p": 0.5}}, "does not accept top_p"),
-    ("anthropic/claude-opus-5-5", {"effort": "none"}, "does not accept effort 'none'"),
-    ("anthropic/claude-sonnet-5-5", {"tool_choice": "required", "tools": [TOOL]}, "cannot be forced"),
-    ("anthropic/claude-fable-5-1", {"tool_choice": "required", "tools": [TOOL]}, "cannot be forced"),
-    ("anthropic/claude-haiku-4-5", {"effort": "low"}, "has no effort to set"),
-    ("xai/grok-4.5", {"effort": "none"}, "it takes low, medium, high"),
-    ("anthropic/claude-haiku-4-5", {"seed": 1}, "has no seed"),
-    ("openai/gpt-5-mini", {"temperature": 0.5}, "does not accept temperature"),
-    ("openai/o3", {"temperature": 0}, "does not accept temperature"),
-    ("openai/gpt-5.1", {"temperature": 0, "effort": "low"}, "only with effort: none"),
-    ("openai/gpt-5.1", {"effort": "minimal"}, "it takes none, low, medium, high"),
-    ("openai/gpt-5.6-terra", {"temperature": 0}, "only with effort: none"),
-    ("openai/gpt-6.1-sol", {"effort": "none"}, "does not accept effort 'none'"),
-    ("deepseek/deepseek-v4-pro", {"temperature": 0}, "ignores temperature while it thinks"),
+    ("anthropic/claude-opus-4-7", {"temperature": 0}, "temperature: "),
+    ("anthropic/claude-opus-4-8-20260601", {"temperature": 0.7}, " temperature"),
+    ("anthropic/claude-sonnet-5", {"extra": {"top_p": 0.5}}, " top_p"),
+    ("anthropic/claude-opus-5-5", {"effort": "none"}, "effort 'none'"),
+    ("anthropic/claude-sonnet-5-5", {"tool_choice": "required", "tools": [TOOL]}, "forced"),
+    ("anthropic/claude-fable-5-1", {"tool_choice": "required", "tools": [TOOL]}, "forced"),
+    ("anthropic/claude-haiku-4-5", {"effort": "low"}, "no effort"),
+    ("xai/grok-4.5", {"effort": "none"}, "low, medium, high"),
+    ("anthropic/claude-haiku-4-5", {"seed": 1}, "no seed"),
+    ("openai/gpt-5-mini", {"temperature": 0.5}, " temperature"),
+    ("openai/o3", {"temperature": 0}, " temperature"),
+    ("openai/gpt-5.1", {"temperature": 0, "effort": "low"}, "effort: none"),
+    ("openai/gpt-5.1", {"effort": "minimal"}, "none, low, medium, high"),
+    ("openai/gpt-5.6-terra", {"temperature": 0}, "effort: none"),
+    ("openai/gpt-6.1-sol", {"effort": "none"}, "effort 'none'"),
+    ("deepseek/deepseek-v4-pro", {"temperature": 0}, "ignores temperature"),
     ("deepseek/deepseek-v4-pro", {"extra": {"top_p": 0.5}, "effort": "high"}, "ignores top_p"),
 ]
 
@@ -655,15 +653,15 @@ def test_what_is_not_known_to_be_refused_is_sent(spec, parameters):
     models.get(spec, **parameters)
 
 
-async def test_an_assistant_turn_at_the_end_is_refused_where_that_is_known():
+async def test_an_assistant_turn_at_the_end_is_refused_where_that_is_known(refuses):
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    with pytest.raises(karat.errors.RequestError, match="ends with an assistant message"):
+    with refuses(karat.errors.RequestError):
         await models.get("anthropic/claude-opus-4-6").generate(messages)
 
 
 @pytest.mark.parametrize("model", ["gpt-4o-mini", "gpt-5-mini", "claude-haiku-4-5", "claude-opus-4-7"])
 def test_the_same_prompt_runs_on_models_that_accept_temperature_and_that_refuse_it(
-    model, monkeypatch, tmp_path
+    model, monkeypatch, tmp_path, refuses
 ):
     with FakeProvider() as server:
         for variable in ("OPENAI", "ANTHROPIC"):
@@ -679,12 +677,12 @@ def test_the_same_prompt_runs_on_models_that_accept_temperature_and_that_refuse_
         assert (run.counts.ok, run.status) == (5, "success")
         assert server.count == 5
         server.reset()
-        refuses = model in ("gpt-5-mini", "claude-opus-4-7")
+        fixed = model in ("gpt-5-mini", "claude-opus-4-7")
         task = PromptTask("{input}", model=f"{provider}/{model}", temperature=0)
-        if not refuses:
+        if not fixed:
             assert karat.run(task, dataset, store=tmp_path / "k.db").counts.ok == 5
             return
-        with pytest.raises(models.ParameterRefused, match="does not accept temperature"):
+        with refuses(models.ParameterRefused):
             karat.run(task, dataset, store=tmp_path / "k.db", concurrency=1)
         assert server.count == 1  # one failure of the run, not one of each record
 
@@ -1017,7 +1015,7 @@ async def test_a_400_names_a_parameter_in_any_wording(api, options, body, named,
         )
     way = Failing(body=json.dumps(body)) if status == 200 else Failing(status=status, body=json.dumps(body))
     provider.script.failures = {1: way}
-    with pytest.raises(models.ParameterRefused, match=f"does not accept (this )?{named}: ") as caught:
+    with pytest.raises(models.ParameterRefused, match=f" {named}: ") as caught:
         await models.get(provider.spec(), api=api).generate("?", **options)
     assert caught.value.exit_code == 2
     assert provider.count == 1

@@ -111,20 +111,20 @@ async def test_the_clock_jumps_to_the_next_moment_anybody_waits_for():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    "options",
     [
-        ({"rates": {"dropp": 0.1}}, "did you mean 'drop'"),
-        ({"rates": {"42": 0.1}}, "a status from 300 to 599"),
-        ({"rates": {"429": 3}}, "rates\\['429'\\] is 3: a share from 0 to 1"),
-        ({"rates": {"429": 0.6, "drop": 0.6}}, "add up to 1.2"),
-        ({"failures": {1: "x"}}, "failures\\[1\\] is 'x': a status from 300 to 599, or Failing"),
-        ({"failures": {1: 5000}}, "a status from 300 to 599"),
-        ({"failures": {0: 500}}, "counted from 1"),
-        ({"failures": {"first": 500}}, "counted from 1"),
+        {"rates": {"dropp": 0.1}},
+        {"rates": {"42": 0.1}},
+        {"rates": {"429": 3}},
+        {"rates": {"429": 0.6, "drop": 0.6}},
+        {"failures": {1: "x"}},
+        {"failures": {1: 5000}},
+        {"failures": {0: 500}},
+        {"failures": {"first": 500}},
     ],
 )
-def test_what_could_never_happen_is_refused(options, said):
-    with pytest.raises(RequestError, match=said):
+def test_what_could_never_happen_is_refused(options, refuses):
+    with refuses(RequestError):
         FakeProvider(**options)
 
 

@@ -134,25 +134,25 @@ async def test_what_the_caller_does_to_its_messages_later_changes_nothing(provid
 
 
 @pytest.mark.parametrize(
-    ("messages", "says"),
+    "messages",
     [
-        ([], "at least one"),
-        (5, "a text, or a list"),
-        (["hello"], "message 0 is str"),
-        ([{"role": "usr", "content": ""}], "did you mean 'user'"),
-        ([{"role": "user", "content": object()}], "not JSON"),
+        [],
+        5,
+        ["hello"],
+        [{"role": "usr", "content": ""}],
+        [{"role": "user", "content": object()}],
     ],
 )
-async def test_wrong_messages_are_told(provider, messages, says):
-    with pytest.raises(RequestError, match=says):
+async def test_wrong_messages_are_told(provider, messages, refuses):
+    with refuses(RequestError):
         await models.get(provider.spec()).generate(messages)
     assert provider.count == 0
 
 
-async def test_wrong_n_and_wrong_parameters(provider):
+async def test_wrong_n_and_wrong_parameters(provider, refuses):
     with pytest.raises(RequestError, match="n is 0"):
         await models.get(provider.spec()).generate("x", n=0)
-    with pytest.raises(RequestError, match="did you mean 'temperature'"):
+    with refuses(RequestError):
         models.get(provider.spec(), temprature=0)
 
 
@@ -183,8 +183,8 @@ async def test_many_texts_are_embedded_in_batches_and_in_order(provider):
     assert (vectors[599] == one[0]).all()
 
 
-async def test_embed_wants_texts(provider):
-    with pytest.raises(RequestError, match="list of texts"):
+async def test_embed_wants_texts(provider, refuses):
+    with refuses(RequestError):
         await models.get(provider.spec()).embed("one text")
 
 

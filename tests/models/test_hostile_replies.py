@@ -115,8 +115,8 @@ async def test_a_validator_that_does_not_end_is_left_behind_at_the_timeout(quick
         {"$defs": {"a": {"$ref": "/etc/passwd"}}, "$ref": "#/$defs/a"},
     ],
 )
-async def test_references_out_of_the_schema_are_refused_before_anything_is_sent(schema, provider):
-    with pytest.raises(RequestError, match="outside of it"):
+async def test_references_out_of_the_schema_are_refused_before_anything_is_sent(schema, provider, refuses):
+    with refuses(RequestError):
         await models.get(provider.spec()).generate("x", schema=schema)
     assert provider.count == 0
 
@@ -152,7 +152,9 @@ def compressed(size: int, encoding: str) -> bytes:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate"])
 @pytest.mark.parametrize(("size", "fits"), [(1000, True), (900_000, True), (1_100_000, False)])
-async def test_the_limit_of_a_body_counts_decompressed_bytes(quick, monkeypatch, encoding, size, fits):
+async def test_the_limit_of_a_body_counts_decompressed_bytes(
+    quick, monkeypatch, encoding, size, fits, refuses
+):
     monkeypatch.setattr(_transport, "LARGEST_BODY", 1 << 20)
     body = Failing(body=compressed(size, encoding), headers={"Content-Encoding": encoding.split()[-1]})
     assert len(body.body) < 20_000
@@ -161,7 +163,7 @@ async def test_the_limit_of_a_body_counts_decompressed_bytes(quick, monkeypatch,
         if fits:
             assert (await model.generate("x")).text == "a" * size
         else:
-            with pytest.raises(models.BrokenBody, match="larger than 1 MB"):
+            with refuses(models.BrokenBody):
                 await model.generate("x")
         assert server.count == 1
 
@@ -423,9 +425,7 @@ async def test_a_certificate_that_is_not_trusted_is_said_to_be_the_problem(tmp_p
     thread.start()
     try:
         define(f"tls:\n  model: m\n  base_url: https://localhost:{server.server_port}/v1\n")
-        with pytest.raises(
-            models.CertificateRejected, match=r"certificate is not accepted \(self.signed"
-        ) as caught:
+        with pytest.raises(models.CertificateRejected, match=r"certificate .*self.signed") as caught:
             await models.get("tls").generate("x")
         assert len(caught.value.attempts) == 1
     finally:

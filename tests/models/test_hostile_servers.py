@@ -320,7 +320,7 @@ async def test_a_flood_of_informational_answers_ends_with_the_total_time(define,
             await models.get("mine").generate("?")
 
 
-async def test_a_flood_of_chunks_is_bounded(define, monkeypatch):
+async def test_a_flood_of_chunks_is_bounded(define, monkeypatch, refuses):
     monkeypatch.setattr(_transport, "LARGEST_BODY", 1 << 20)
 
     async def flood(reader, writer, _):
@@ -330,7 +330,7 @@ async def test_a_flood_of_chunks_is_bounded(define, monkeypatch):
             await writer.drain()
 
     async with talking(define, monkeypatch, flood, "{connect: 5, read: 20, total: 60}"):
-        with pytest.raises(models.BrokenBody, match="larger than 1 MB"):
+        with refuses(models.BrokenBody):
             await models.get("mine").generate("?")
 
 

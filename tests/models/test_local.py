@@ -182,7 +182,7 @@ def test_what_is_not_there_is_told_at_once(name):
 
 async def test_a_file_that_is_no_model(folder):
     (folder / "x.gguf").write_bytes(b"GGUF" + b"\0" * 64)
-    with pytest.raises(RequestError, match="cannot be loaded"):
+    with pytest.raises(RequestError, match=r"x\.gguf"):
         await models.get(f"local/{folder / 'x.gguf'}").generate("hi")
 
 
@@ -205,11 +205,11 @@ async def test_wordllama_embeds_offline():
         await embedder.generate("hi")
 
 
-def test_without_the_package_the_remedy_is_told(monkeypatch):
+def test_without_the_package_the_remedy_is_told(monkeypatch, refuses):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     from karat.models.providers._local import LlamaServer
 
-    with pytest.raises(MissingDependency, match=r"pip install 'karat\[local\]'"):
+    with refuses(MissingDependency):
         LlamaServer("x.gguf")
 
 

@@ -61,27 +61,27 @@ async def test_audio_goes_to_those_who_take_it(files, provider):
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    "part",
     [
-        ({"type": "image", "path": "secret.png"}, "is no image that models take"),
-        ({"type": "image", "path": "/etc/passwd"}, "is no image that models take"),
-        ({"type": "file", "path": "cat.png"}, "is no file that models take"),
-        ({"type": "image", "path": "absent.png"}, "there is no such file"),
-        ({"type": "image", "path": "."}, "there is no such file"),
-        ({"type": "image", "path": 3}, "the name of a file is expected"),
-        ({"type": "video", "path": "cat.png"}, "one of image, audio, file"),
-        ({"type": "image", "path": "a\0b"}, "cat.png|no such file|cannot be read"),
+        {"type": "image", "path": "secret.png"},
+        {"type": "image", "path": "/etc/passwd"},
+        {"type": "file", "path": "cat.png"},
+        {"type": "image", "path": "absent.png"},
+        {"type": "image", "path": "."},
+        {"type": "image", "path": 3},
+        {"type": "video", "path": "cat.png"},
+        {"type": "image", "path": "a\0b"},
     ],
 )
-async def test_what_is_no_media_is_never_read_out(files, provider, part, said):
-    with pytest.raises(RequestError, match=said):
+async def test_what_is_no_media_is_never_read_out(files, provider, part, refuses):
+    with refuses(RequestError):
         await models.get(provider.spec()).generate(asked(part))
     assert provider.count == 0
 
 
-async def test_a_file_that_is_too_large_is_refused(files, provider, monkeypatch):
+async def test_a_file_that_is_too_large_is_refused(files, provider, monkeypatch, refuses):
     monkeypatch.setattr(_messages, "LARGEST_FILE", 10)
-    with pytest.raises(RequestError, match="can be sent"):
+    with refuses(RequestError):
         await models.get(provider.spec()).generate(asked({"type": "image", "path": "cat.png"}))
 
 
@@ -202,9 +202,9 @@ def test_an_object_that_is_no_part_stays_json(files):
         },
     ],
 )
-async def test_data_inside_of_a_part_is_as_limited_as_a_file(files, provider, part, monkeypatch):
+async def test_data_inside_of_a_part_is_as_limited_as_a_file(files, provider, part, monkeypatch, refuses):
     await models.get(provider.spec()).generate(asked(part))
     monkeypatch.setattr(_messages, "LARGEST_FILE", 100)
-    with pytest.raises(RequestError, match="can be sent"):
+    with refuses(RequestError):
         await models.get(provider.spec()).generate(asked(part))
     assert provider.count == 1

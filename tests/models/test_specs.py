@@ -71,8 +71,8 @@ def test_what_cannot_be_meant_is_told(spec):
         resolve(spec)
 
 
-def test_an_unknown_name_gets_the_nearest_right_one():
-    with pytest.raises(UnknownName, match="did you mean 'openai/gpt-4o-mini'"):
+def test_an_unknown_name_gets_the_nearest_right_one(refuses):
+    with refuses(UnknownName):
         resolve("gpt-4o-mini")
 
 
@@ -166,9 +166,10 @@ def test_a_changed_models_yaml_is_read_again(define):
 
 
 @pytest.mark.parametrize("name", ["temperature", "messages", "model", "stream", "n", "schema"])
-def test_extra_does_not_change_what_is_said_elsewhere(provider, name):
-    with pytest.raises(RequestError, match=f"extra cannot have the field '{name}': "):
+def test_extra_does_not_change_what_is_said_elsewhere(provider, name, refuses):
+    with refuses(RequestError) as caught:
         models.get(provider.spec(), extra={name: 1})
+    assert f"'{name}'" in str(caught.value)
 
 
 def test_another_file_is_named_by_a_variable(folder, monkeypatch):

@@ -82,11 +82,11 @@ def test_a_record_succeeds_although_others_fail(quick):
 
 @both
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_stops_the_whole_run_and_the_right_one_continues_it(quick, status, how):
+def test_a_refused_key_stops_the_whole_run_and_the_right_one_continues_it(quick, status, how, refuses):
     with FakeProvider(latency=0.01) as server:
         task = asking(quick(server))[how]
         server.script.rates = {str(status): 1.0}
-        with pytest.raises(CredentialsRefused, match="the key was refused") as caught:
+        with refuses(CredentialsRefused) as caught:
             karat.run(task, questions(300), store="sqlite:///karat.db", concurrency=8)
         assert caught.value.exit_code == 3
         assert "\n" not in str(caught.value)
@@ -239,7 +239,7 @@ def test_a_wrong_budget_or_cache_is_refused_before_anything_is_asked(wrong):
         karat.run(lambda question: question, questions(1), store="memory://", **wrong)
 
 
-def test_a_parameter_called_model_gets_the_default_model(provider, monkeypatch):
+def test_a_parameter_called_model_gets_the_default_model(provider, monkeypatch, refuses):
     monkeypatch.setenv("KARAT_MODEL", provider.spec())
 
     async def task(question, model):
@@ -248,7 +248,7 @@ def test_a_parameter_called_model_gets_the_default_model(provider, monkeypatch):
     run = karat.run(task, questions(2), store="memory://")
     assert [output.outcome.value for output in run.outputs()] == ["question 0", "question 1"]
     monkeypatch.delenv("KARAT_MODEL")
-    with pytest.raises(karat.errors.RequestError, match="no model is named"):
+    with refuses(karat.errors.RequestError):
         karat.run(task, questions(2), store="memory://")
 
 
@@ -288,10 +288,10 @@ def test_a_budget_stops_cleanly_before_it_is_exceeded_and_a_larger_one_goes_on(q
 
 
 @both
-def test_a_model_without_a_price_is_refused_and_no_record_is_spoilt(quick, how):
+def test_a_model_without_a_price_is_refused_and_no_record_is_spoilt(quick, how, refuses):
     with FakeProvider() as server:
         task = asking(quick(server))[how]
-        with pytest.raises(models.PriceUnknown, match="none is known for quick") as caught:
+        with refuses(models.PriceUnknown) as caught:
             karat.run(task, questions(20), store="sqlite:///karat.db", budget=models.Budget(1))
         assert caught.value.exit_code == 2
         assert server.count == 0

@@ -228,10 +228,10 @@ async def test_a_connection_that_ends_in_the_middle_is_no_answer(define, api):
             await models.get("mine", api=api).generate("?", stream=True)
 
 
-async def test_a_line_without_an_end_is_bounded(define, api, monkeypatch):
+async def test_a_line_without_an_end_is_bounded(define, api, monkeypatch, refuses):
     monkeypatch.setattr(_transport, "LARGEST_BODY", 1 << 20)
     async with sending(define, b"data: ", *[b"x" * 65536] * 64):
-        with pytest.raises(models.BrokenBody, match="larger than 1 MB"):
+        with refuses(models.BrokenBody):
             await models.get("mine", api=api).generate("?", stream=True)
 
 
@@ -255,14 +255,14 @@ async def test_a_stream_that_a_gateway_compresses_is_read_as_it_comes(define, ap
     assert 0 < reply.first_token_seconds <= reply.seconds
 
 
-async def test_a_compressed_stream_that_is_cut_or_too_large_is_no_answer(define, api, monkeypatch):
+async def test_a_compressed_stream_that_is_cut_or_too_large_is_no_answer(define, api, monkeypatch, refuses):
     body = gzip.compress(stream(api, *TEXT))
     async with sending(define, body[: len(body) // 2], encoding="gzip"):
         with pytest.raises(models.BrokenBody):
             await models.get("mine", api=api).generate("?", stream=True)
     monkeypatch.setattr(_transport, "LARGEST_BODY", 1 << 20)
     async with sending(define, gzip.compress(b"data: " + b"x" * (8 << 20)), encoding="gzip"):
-        with pytest.raises(models.BrokenBody, match="larger than 1 MB"):
+        with refuses(models.BrokenBody):
             await models.get("mine", api=api).generate("?", stream=True)
 
 

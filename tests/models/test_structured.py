@@ -122,11 +122,11 @@ async def test_a_model_that_calls_the_callers_tools_first_is_let(quick):
         assert reply.parsed is None
 
 
-async def test_a_wrong_schema_is_told_before_anything_is_sent(provider):
+async def test_a_wrong_schema_is_told_before_anything_is_sent(provider, refuses):
     model = models.get(provider.spec())
-    with pytest.raises(RequestError, match="schema is wrong at"):
+    with pytest.raises(RequestError, match=r"schema .*\$\.type"):
         await model.generate("q", schema={"type": "strnig"})
-    with pytest.raises(RequestError, match="pydantic model, not int"):
+    with refuses(RequestError):
         await model.generate("q", schema=5)
     assert provider.count == 0
 

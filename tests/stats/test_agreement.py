@@ -76,7 +76,7 @@ def test_a_clustered_alpha_is_less_sure() -> None:
     assert (alone.low, alone.high) == (None, None)
 
 
-def test_the_order_of_the_labels_matters_to_weights_alone() -> None:
+def test_the_order_of_the_labels_matters_to_weights_alone(refuses) -> None:
     a, b = ["low", "mid", "high", "mid"], ["low", "high", "high", "low"]
     one, other = (kappa(a, b, labels=order) for order in (["low", "mid", "high"], ["mid", "low", "high"]))
     assert one.value == pytest.approx(other.value)
@@ -85,7 +85,7 @@ def test_the_order_of_the_labels_matters_to_weights_alone() -> None:
     assert ordered.value == pytest.approx(
         cohen_kappa_score(a, b, labels=["low", "mid", "high"], weights="linear")
     )
-    with pytest.raises(ValueError, match="labels lack 'mid'"):
+    with refuses(ValueError):
         kappa(a, b, labels=["low", "high"])
 
 
@@ -180,7 +180,7 @@ def test_what_is_refused(refuses) -> None:
         krippendorff_alpha([["a", 1]], "ordinal")
     with pytest.raises(ValueError, match="order lacks"):
         krippendorff_alpha([["a", "b"]], "ordinal", order=["a"])
-    with pytest.raises(ValueError, match="a has 1, b has 2"):
+    with refuses(ValueError):
         kappa(["a"], ["a", "b"])
 
 

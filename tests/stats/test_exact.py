@@ -46,10 +46,10 @@ def test_integers_and_booleans_are_numbers_too() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_refused(bad: float) -> None:
-    with pytest.raises(ValueError, match="NaN and infinities"):
+def test_what_is_not_finite_is_refused(bad: float, refuses) -> None:
+    with refuses(ValueError):
         exact_sum([1.0, bad])
-    with pytest.raises(StatisticsError, match="NaN and infinities"):
+    with refuses(StatisticsError):
         ExactSum().add_square(bad)
 
 

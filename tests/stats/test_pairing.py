@@ -354,7 +354,7 @@ def test_too_few_pairs_show_no_effect() -> None:
     assert paired([1, 0, 1], [1, 0, 1]).smallest_effect is None
 
 
-def test_edges() -> None:
+def test_edges(refuses) -> None:
     empty = paired([], [])
     assert (empty.difference.value, empty.p_value, empty.smallest_effect) == (None, None, None)
     one = paired([0.2], [0.9])
@@ -366,7 +366,7 @@ def test_edges() -> None:
     assert shifted.p_value > 0.05
     with pytest.raises(ValueError, match=r"b\[1\] is nan"):
         paired([1, 0], [1, math.nan])
-    with pytest.raises(ValueError, match="a has 1, b has 2"):
+    with refuses(ValueError):
         paired([1], [1, 0])
     with pytest.raises(ValueError, match="set binary=False"):
         paired([0.5], [1], binary=True)

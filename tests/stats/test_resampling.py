@@ -68,7 +68,7 @@ def test_undefined_resamples_are_counted() -> None:
     assert "most resamples" in never.metadata["reason"]
 
 
-def test_edges() -> None:
+def test_edges(refuses) -> None:
     assert bootstrap([]).value is None
     assert bootstrap([2.0]).low is None
     same = bootstrap([2.0] * 5)
@@ -77,7 +77,7 @@ def test_edges() -> None:
     assert bootstrap([1.0, 2.0], lambda drawn: None).value is None
     with pytest.raises(ValueError, match="NaN"):
         bootstrap([1.0, math.nan])
-    with pytest.raises(ValueError, match="'bca' and 'percentile'"):
+    with refuses(ValueError):
         bootstrap([1.0], method="basic")  # type: ignore[arg-type]  # wrong on purpose
 
 

@@ -101,13 +101,13 @@ def test_copies_of_an_example_add_no_information() -> None:
 
 
 @pytest.mark.parametrize("n", [10, 30, 100])
-def test_unanimous_results_are_finite_and_about_as_sure_as_wilson(n: int) -> None:
+def test_unanimous_results_are_finite_and_about_as_sure_as_wilson(n: int, refuses) -> None:
     ranking = bradley_terry([("a", "b", 1)] * n)
     chance = ranking.against("a", "b")
     assert 0.9 < chance.value < 1
     assert chance.low == pytest.approx(wilson(n, n).low, abs=0.04 if n > 10 else 0.21)
     assert ranking.runs[0].win_rate.value == 1
-    with pytest.raises(ValueError, match="give a prior"):
+    with refuses(ValueError):
         bradley_terry([("a", "b", 1)] * n, prior=0)
 
 
@@ -278,20 +278,20 @@ def test_edges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"comparisons": [("a", "b", 2)]}, "1, 0.5 or 0"),
-        ({"comparisons": [("a", "b", math.nan)]}, "comparison 0 is nan"),
-        ({"comparisons": [("a", "a", 1)]}, "both sides"),
-        ({"comparisons": [("a", "b", 1)], "names": "ac"}, "names lack 'b'"),
-        ({"comparisons": [("a", "b", 1)], "clusters": [1, 2]}, "first has 1, clusters has 2"),
-        ({"comparisons": [("a", "b", 1)], "ties": "whole"}, "'half' and 'davidson'"),
-        ({"comparisons": [("a", "b", 1)], "prior": -1}, "not negative"),
-        ({"first": [1]}, "columns first, second, outcomes"),
+        {"comparisons": [("a", "b", 2)]},
+        {"comparisons": [("a", "b", math.nan)]},
+        {"comparisons": [("a", "a", 1)]},
+        {"comparisons": [("a", "b", 1)], "names": "ac"},
+        {"comparisons": [("a", "b", 1)], "clusters": [1, 2]},
+        {"comparisons": [("a", "b", 1)], "ties": "whole"},
+        {"comparisons": [("a", "b", 1)], "prior": -1},
+        {"first": [1]},
     ],
 )
-def test_what_is_refused(arguments: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_what_is_refused(arguments: dict, refuses) -> None:
+    with refuses(ValueError):
         bradley_terry(**arguments)
 
 

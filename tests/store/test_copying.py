@@ -100,11 +100,12 @@ def test_a_copy_that_fails_at_any_write_is_completed_by_the_next(source: Store) 
     assert fail_at > 8
 
 
-def test_what_is_being_worked_on_is_not_copied(source: Store) -> None:
+def test_what_is_being_worked_on_is_not_copied(source: Store, refuses) -> None:
     run = measured(source).runs[0]
     held = Held.take(source.backend, run.number)
-    with pytest.raises(StoreBusy, match=f"{run.id} is being worked on"):
+    with refuses(StoreBusy) as caught:
         source.copy(run.id, "memory://")
+    assert run.id in str(caught.value)
     held.release()
     assert source.copy(run.id, "memory://").id == run.id
 

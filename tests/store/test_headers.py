@@ -186,8 +186,9 @@ def test_too_short_a_beginning_is_refused_even_where_it_is_unique(store: Store, 
 def test_an_unknown_id_names_the_nearest(store: Store, refuses) -> None:
     dataset = store.datasets.put(texts(["a"], name="letters"))
     run = make_run(store, dataset)
-    with pytest.raises(UnknownName, match=f"nothing called .* did you mean.*{run.id}"):
+    with pytest.raises(UnknownName) as caught:
         store.get(run.id[:-1] + "~")
+    assert f"'{run.id}'" in str(caught.value)
     with refuses(UnknownName):
         store.datasets.get("leters")
     for odd in ("a\0b", "\ud800", "\n", "é", "run-\0"):
@@ -383,14 +384,15 @@ def test_removal_is_refused_with_the_list_unless_it_cascades(store: Store) -> No
     assert store.check() == []
 
 
-def test_what_somebody_works_on_is_not_removed(store: Store) -> None:
+def test_what_somebody_works_on_is_not_removed(store: Store, refuses) -> None:
     dataset = store.datasets.put(texts(["a"]))
     header = RunHeader(format=FORMAT, id="", dataset=dataset.id, task="t", configuration="c", code="k")
     run, _, held = store.runs.open(header, Wanted("c", "k"), [dataset.id])
     assert held is not None
     for target in (run.id, dataset.id):
-        with pytest.raises(StoreBusy, match=f"{run.id} cannot be removed: process .* works on it since"):
+        with refuses(StoreBusy) as caught:
             store.remove(target, cascade=True)
+        assert run.id in str(caught.value)
     held.release()
     assert store.remove(run.id) == [run.id]
 

@@ -93,7 +93,7 @@ def test_a_killed_process_is_taken_over(shared: Store, url: str, child: Callable
     run = add_header(shared)
     other = child("hold", url, run)
     other.wait_for("held")
-    with pytest.raises(StoreBusy, match=f"run-0000000001 is held by process {other.process.pid} on "):
+    with pytest.raises(StoreBusy, match=f"process {other.process.pid} on "):
         Held.take(shared.backend, run)
     other.kill()
     os.waitid(os.P_PID, other.process.pid, os.WEXITED | os.WNOWAIT)  # a zombie, whose number still exists
@@ -135,7 +135,7 @@ def test_the_same_host_name_with_other_processes_is_another_machine() -> None:
     assert is_alive(container, now=101.0), "its process table is not ours"
 
 
-def test_a_lost_heartbeat_stops_the_stage(store: Store) -> None:
+def test_a_lost_heartbeat_stops_the_stage(store: Store, refuses) -> None:
     run = add_header(store)
     held = Held.take(store.backend, run)
     held.beat()
@@ -144,27 +144,31 @@ def test_a_lost_heartbeat_stops_the_stage(store: Store) -> None:
     assert mine is not None
     assert store.backend.take_lease(run, elsewhere(store.backend.now()), mine.owner)
     held.beat()
-    with pytest.raises(StoreBusy, match="run-0000000001 is held by process 1 on elsewhere since "):
+    with refuses(StoreBusy) as caught:
         held.check()
+    assert "process 1 on elsewhere" in str(caught.value)
     held.release()
     assert store.backend.lease(run) is not None, "what another holds is not given back"
 
 
-def test_an_append_checks_the_owner_in_its_transaction(store: Store) -> None:
+def test_an_append_checks_the_owner_in_its_transaction(store: Store, refuses) -> None:
     run = add_header(store)
     held = Held.take(store.backend, run)
     assert store.backend.append(run, [row(0)], held.owner) == 1
     assert store.backend.take_lease(run, elsewhere(store.backend.now()), held.owner)
-    with pytest.raises(StoreBusy, match="run-0000000001 was taken over by process 1 on elsewhere"):
+    with refuses(StoreBusy) as caught:
         store.backend.append(run, [row(1)], held.owner)
+    assert "process 1 on elsewhere" in str(caught.value)
     store.backend.release(run, elsewhere(0).owner)
-    with pytest.raises(StoreBusy, match="was taken over"):
+    with refuses(StoreBusy):
         store.backend.append(run, [row(1)], held.owner)
     assert [each.position for each in store.backend.scan(run, 0, 10)] == [0]
     held.release()
 
 
-async def test_a_model_call_needs_a_recent_heartbeat(shared: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_call_needs_a_recent_heartbeat(
+    shared: Store, monkeypatch: pytest.MonkeyPatch, refuses
+) -> None:
     run = add_header(shared)
     now = [1000.0]
     monkeypatch.setattr(lease, "clock", lambda: now[0])
@@ -189,8 +193,9 @@ async def test_a_model_call_needs_a_recent_heartbeat(shared: Store, monkeypatch:
     now[0] += EXPIRES_AFTER_SECONDS
     waited = held.permit()
     assert waited is not None
-    with pytest.raises(StoreBusy, match="run-0000000001 is held by process 1 on elsewhere"):
+    with refuses(StoreBusy) as caught:
         await waited
+    assert "process 1 on elsewhere" in str(caught.value)
     with pytest.raises(StoreBusy):
         held.permit()
     held.release()
@@ -201,12 +206,12 @@ def test_the_clock_of_leases_runs_while_a_machine_is_suspended() -> None:
     assert PERMIT_SECONDS < EXPIRES_AFTER_SECONDS
 
 
-def test_a_lease_of_what_was_removed_is_lost(store: Store) -> None:
+def test_a_lease_of_what_was_removed_is_lost(store: Store, refuses) -> None:
     run = add_header(store)
     held = Held.take(store.backend, run)
     store.backend.delete(["run-0000000001"])
     held.beat()
-    with pytest.raises(StoreBusy, match="was removed from"):
+    with refuses(StoreBusy):
         held.check()
     held.release()
 

@@ -53,9 +53,9 @@ def test_a_server_that_stops_is_an_error_and_after_a_restart_the_store_continues
         store.backend.append(run, rows(0))
         own_server.stop()
         for _ in range(2):
-            with pytest.raises(StoreError, match=r"the store postgresql://.* cannot be written: "):
+            with pytest.raises(StoreError, match=r"postgresql://.* written: "):
                 store.backend.append(run, rows(10))
-            with pytest.raises(StoreError, match="cannot be read: "):
+            with pytest.raises(StoreError, match="read: "):
                 store.backend.scan(run, 0, 20)
         own_server.start()
         assert len(store.backend.scan(run, 0, 100)) == 10, "what was committed is there, and nothing else"
@@ -91,7 +91,7 @@ def test_a_server_that_is_lost_is_waited_for(own_server: Any, monkeypatch: pytes
         assert len(store.backend.scan(run, 0, 100)) == 10
     own_server.stop()
     waits.clear()
-    with pytest.raises(StoreRefused, match="no connection to"):
+    with pytest.raises(StoreRefused, match="no connection"):
         open_store(own_server.get_uri())
     assert waits == [], "a first connection that fails is reported at once"
     own_server.start()
@@ -336,11 +336,11 @@ def test_removing_waits_for_an_append_that_is_under_way(postgres_url: str) -> No
         assert other.backend.scan(run, 0, 100) == []
 
 
-def test_a_database_without_a_version_is_refused(postgres_url: str) -> None:
+def test_a_database_without_a_version_is_refused(postgres_url: str, refuses) -> None:
     open_store(postgres_url).close()
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("DELETE FROM karat_schema")
-    with pytest.raises(StoreRefused, match=r"the table karat_schema in .* is empty"):
+    with refuses(StoreRefused):
         open_store(postgres_url)
 
 

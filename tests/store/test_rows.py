@@ -166,11 +166,11 @@ def test_reuse_keys_find_only_what_is_ok_and_the_oldest_first(store: Store) -> N
     assert store.backend.reusable([]) == {}
 
 
-def test_what_was_removed_cannot_be_appended_to(store: Store) -> None:
+def test_what_was_removed_cannot_be_appended_to(store: Store, refuses) -> None:
     run = add_header(store)
     store.backend.append(run, [row(0)])
     store.backend.delete(["run-0000000001"])
-    with pytest.raises(StoreError, match="was removed from"):
+    with refuses(StoreError):
         store.backend.append(run, [row(1)])
     assert add_header(store) != run, "a number never comes to mean something else"
     assert store.check() == []
@@ -179,7 +179,7 @@ def test_what_was_removed_cannot_be_appended_to(store: Store) -> None:
 def test_a_batch_that_fails_leaves_nothing(store: Store) -> None:
     run = add_header(store)
     bad = Row(50, "1", 1, OK, object(), b"{}")  # type: ignore[arg-type]  # refused by the driver
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="written: "):
         store.backend.append(run, [*(row(n) for n in range(50)), bad])
     assert store.backend.scan(run, 0, 100) == []
     assert store.backend.append(run, [row(0)]) == 1, "and the store goes on"

@@ -158,8 +158,7 @@ def test_a_newer_schema_is_refused_untouched(old: OldStore) -> None:
     else:
         old.run(f"UPDATE karat_schema SET version = {SCHEMA + 1}")
     before = old.fingerprint()
-    sentence = f"was made by a newer karat \\(schema {SCHEMA + 1}, this one knows {SCHEMA}\\): upgrade karat"
-    with pytest.raises(StoreRefused, match=sentence):
+    with pytest.raises(StoreRefused, match=rf"newer .*schema {SCHEMA + 1}, .* {SCHEMA}\)"):
         open_store(old.url)
     assert old.fingerprint() == before
 

@@ -47,7 +47,7 @@ def refused_untouched(path: Path, match: str) -> None:
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
-    refused_untouched(path, r"notes\.txt is (not a karat store|damaged)")
+    refused_untouched(path, r"notes\.txt .*(store|damaged)")
 
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
@@ -58,7 +58,7 @@ def test_an_sqlite_file_of_another_program_is_refused(tmp_path: Path, mode: str)
     connection.execute("CREATE TABLE places (url TEXT)")
     connection.commit()
     connection.close()
-    refused_untouched(path, r"places\.sqlite is an SQLite file of another program: choose another path")
+    refused_untouched(path, r"places\.sqlite .*another program")
 
 
 @pytest.mark.parametrize("kept", [0.2, 0.5, 0.99])
@@ -66,7 +66,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, kept: float) -> None:
     path = tmp_path / "karat.db"
     content = FIXTURE.read_bytes()
     path.write_bytes(content[: int(len(content) * kept)])
-    refused_untouched(path, r"karat\.db is (truncated|damaged or truncated) .*: restore it from a copy")
+    refused_untouched(path, r"karat\.db .*truncated")
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path, refuses) -> None:
@@ -187,7 +187,7 @@ def test_a_new_store_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced", "log deleted"])
-def test_a_store_that_is_deleted_or_replaced_is_noticed(tmp_path: Path, how: str) -> None:
+def test_a_store_that_is_deleted_or_replaced_is_noticed(tmp_path: Path, how: str, refuses) -> None:
     path = tmp_path / "karat.db"
     with open_store(path) as store:
         run = add_header(store)
@@ -201,14 +201,14 @@ def test_a_store_that_is_deleted_or_replaced_is_noticed(tmp_path: Path, how: str
             path.unlink()
         if how == "replaced":
             open_store(path).close()
-        with pytest.raises(StoreError, match="deleted or replaced"):
+        with refuses(StoreError):
             store.backend.ensure_present()
-        with pytest.raises(StoreError, match="deleted or replaced"):
+        with refuses(StoreError):
             held.beat()
-        with pytest.raises(StoreError, match="deleted or replaced"):
+        with refuses(StoreError):
             held.check()
         if how != "log deleted":
-            with pytest.raises(StoreError, match="deleted or replaced"):
+            with refuses(StoreError):
                 store.backend.append(run, [Row(1, "1", 1, OK, None, b"{}")])
 
 
@@ -277,7 +277,7 @@ def test_an_empty_file_beside_a_log_with_records_is_refused(tmp_path: Path) -> N
         add_header(store)
         log.write_bytes((tmp_path / "other.db-wal").read_bytes())
     path.touch()
-    refused_untouched(path, r"karat\.db is truncated \(0 bytes, .*\): restore it from a copy")
+    refused_untouched(path, r"karat\.db .*truncated \(0 bytes")
 
 
 def _flip_a_bit(path: Path, marker: bytes) -> None:
@@ -304,7 +304,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path, marker: bytes, found: str) -> No
         (problem,) = store.verify()
         assert {"ds-": dataset, "run-": run.id, "header": f"header of {run.id}"}[found] in problem
         if found == "run-":
-            with pytest.raises(StoreError, match=f"{run.id} in .* has 1 record with damaged content"):
+            with pytest.raises(StoreError, match=f"{run.id} .*1 record"):
                 list(store.runs.get(run.id).outputs())
 
 

@@ -60,24 +60,24 @@ def test_records_outside_the_selection_belong_to_an_example(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text"),
     [
-        ("o.csv", "id,output\n", "no records"),
-        ("o.csv", "id,output\n1,2\n1,3\n", "line 3: a second output for '1'"),
-        ("o.csv", "id,output\n1,2\n2\n", "line 3: the row has 1 columns"),
-        ("o.csv", "id,attempt,output\n1,first,2\n", "line 2: .*attempt"),
-        ("o.json", "[1]", "number, not an object"),
-        ("o.jsonl", "\n\n", "no records"),
-        ("o.jsonl", "id,output\n", "line 1, column 1: not JSON"),
-        ("o.jsonl", '[{"id": 1, "output": 2}]\n', "array"),
-        ("o.jsonl", '{"question_id": 1, "output": 2}\n', "no field 'id'.*question_id"),
-        ("o.jsonl", '{"id": 1.5, "output": 2}\n', "line 1"),
-        ("o.jsonl", "", "empty"),
+        ("o.csv", "id,output\n"),
+        ("o.csv", "id,output\n1,2\n1,3\n"),
+        ("o.csv", "id,output\n1,2\n2\n"),
+        ("o.csv", "id,attempt,output\n1,first,2\n"),
+        ("o.json", "[1]"),
+        ("o.jsonl", "\n\n"),
+        ("o.jsonl", "id,output\n"),
+        ("o.jsonl", '[{"id": 1, "output": 2}]\n'),
+        ("o.jsonl", '{"question_id": 1, "output": 2}\n'),
+        ("o.jsonl", '{"id": 1.5, "output": 2}\n'),
+        ("o.jsonl", ""),
     ],
 )
-def test_files_that_are_no_recorded_outputs(tmp_path, name, text, said):
+def test_files_that_are_no_recorded_outputs(tmp_path, name, text, refuses):
     (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=said):
+    with refuses(DataError):
         RecordedOutputs(tmp_path / name)
 
 

@@ -128,25 +128,25 @@ def test_no_sampling_parameter_is_sent_unless_it_is_set(serve):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    "settings",
     [
-        ({"model": "anthropic/claude-opus-4-7", "temperature": 0}, "does not accept temperature: remove it"),
-        ({"models": ["openai/gpt-4o", "openai/o3"], "temperature": 0}, "o3 does not accept temperature"),
-        ({"model": "openai/gpt-5.1", "effort": "minimal"}, "does not accept effort 'minimal'"),
+        {"model": "anthropic/claude-opus-4-7", "temperature": 0},
+        {"models": ["openai/gpt-4o", "openai/o3"], "temperature": 0},
+        {"model": "openai/gpt-5.1", "effort": "minimal"},
     ],
 )
-def test_what_a_judge_is_known_to_refuse_is_said_before_the_first_record(settings, said):
-    with pytest.raises(models.ParameterRefused, match=said):
+def test_what_a_judge_is_known_to_refuse_is_said_before_the_first_record(settings, refuses):
+    with refuses(models.ParameterRefused):
         LLMJudge(judge=settings)
 
 
-def test_a_parameter_that_a_judge_refuses_is_one_failure_of_the_evaluation(serve):
+def test_a_parameter_that_a_judge_refuses_is_one_failure_of_the_evaluation(serve, refuses):
     server = serve(lambda body: PASS)
     run = karat.run(
         lambda input: input, [{"id": str(n), "input": f"q{n}"} for n in range(6)], store="memory://"
     )
     judge = LLMJudge(judge={"model": server.spec("gpt-5-mini"), "temperature": 0})
-    with pytest.raises(models.ParameterRefused, match="does not accept temperature: remove it"):
+    with refuses(models.ParameterRefused):
         karat.evaluate(run, [judge], concurrency=1)
     assert server.count == 1
 
@@ -500,15 +500,15 @@ def test_paths_lead_to_the_parts(serve):
         assert f"]\n{part}\n[" in text
 
 
-def test_a_path_that_leads_nowhere_is_an_error(serve):
+def test_a_path_that_leads_nowhere_is_an_error(serve, refuses):
     judge = LLMJudge(judge=serve([PASS]).spec(), answer="output.texts")
     with pytest.raises(KaratError, match=r"text"):
         judge.evaluate(outputs={"text": "x"})
-    with pytest.raises(RequestError, match="a path begins with"):
+    with refuses(RequestError):
         LLMJudge(judge=serve([PASS]).spec(), answer="documents")
 
 
-def test_own_prompts_are_part_of_the_fingerprint_and_get_the_rules(serve, folder):
+def test_own_prompts_are_part_of_the_fingerprint_and_get_the_rules(serve, folder, refuses):
     (folder / "mine.md").write_text("version: 7\n---\nBe strict about units. {{criterion}}\n")
     server = serve([PASS])
     one = LLMJudge(None, "It has units.", prompt="mine.md", judge=server.spec())
@@ -523,7 +523,7 @@ def test_own_prompts_are_part_of_the_fingerprint_and_get_the_rules(serve, folder
     assert LLMJudge(None, "It has units.", prompt="mine.md", judge=server.spec()).configuration() != before
     with pytest.raises(RequestError, match="between markers"):
         LLMJudge(prompt="Is {{answer}} right?", judge=server.spec())
-    with pytest.raises(RequestError, match="did you mean 'criterion'"):
+    with refuses(RequestError):
         LLMJudge(prompt="Is {{criterium}} right?", judge=server.spec())
 
 
@@ -586,12 +586,12 @@ def test_an_anthropic_server_judges(serve):
     assert judge.evaluate(outputs="x").score == 1.0
 
 
-def test_a_judge_that_is_switched_off_or_absent_is_a_clear_error():
+def test_a_judge_that_is_switched_off_or_absent_is_a_clear_error(refuses):
     with pytest.raises(RequestError, match="switched off"):
         LLMJudge({"ai_support": {"enabled": False, "ai_config": {"model": "m"}}})
-    with pytest.raises(RequestError, match=r"no judge is configured.*KARAT_JUDGE_MODEL"):
+    with refuses(RequestError):
         LLMJudge()
-    with pytest.raises(RequestError, match="no judge is configured"):
+    with refuses(RequestError):
         build_evaluator("llm_judge")
 
 

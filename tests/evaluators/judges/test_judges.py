@@ -98,7 +98,7 @@ def test_models_that_do_not_write_json_are_understood(serve):
     assert result.score == 0.7
 
 
-def test_presets_are_valid_and_can_be_extended(serve, monkeypatch):
+def test_presets_are_valid_and_can_be_extended(serve, monkeypatch, refuses):
     assert len(RUBRIC_PRESETS) >= 5
     for name in RUBRIC_PRESETS:
         assert RubricDagEvaluator(preset=name, judge="openai/x").key == name
@@ -111,7 +111,7 @@ def test_presets_are_valid_and_can_be_extended(serve, monkeypatch):
     assert (
         make_rubric_dag(preset="mine", judge=serve([choose("2")]).spec()).evaluate(outputs="x").score == 0.0
     )
-    with pytest.raises(RequestError, match="did you mean 'answer_quality'"):
+    with refuses(RequestError):
         make_rubric_dag(preset="answer_qualty", judge="openai/x")
 
 

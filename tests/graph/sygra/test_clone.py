@@ -143,8 +143,8 @@ def test_only_the_model_that_is_used_is_checked(project, monkeypatch):
     assert endpoint.base_url == "https://place.openai.azure.com/openai/v1"
     assert endpoint.headers_env == {"api-key": "SYGRA_AZURE_4_TOKEN"}
     for name, reason in {
-        "pictures": "not supported: image output",
-        "cloud": "not supported: models of the type bedrock",
+        "pictures": "image output",
+        "cloud": "type bedrock",
         "small": "set SYGRA_SMALL_URL",
     }.items():
         with pytest.raises(ConfigError, match=reason):

@@ -50,7 +50,7 @@ def test_two_tasks_of_the_same_name_do_not_share_their_code(tmp_path):
     assert found == [1, 2]
 
 
-def test_a_file_of_ones_own_gives_what_it_has_beside_the_names_of_the_table(tmp_path):
+def test_a_file_of_ones_own_gives_what_it_has_beside_the_names_of_the_table(tmp_path, refuses):
     folder = tmp_path / "tasks" / "eval"
     folder.mkdir(parents=True)
     (folder / "utils.py").write_text("MINE = True\nclass UnitMetrics:\n    pass\n")
@@ -58,7 +58,7 @@ def test_a_file_of_ones_own_gives_what_it_has_beside_the_names_of_the_table(tmp_
     module = importlib.import_module("tasks.eval.utils")
     assert module.MINE
     assert module.UnitMetrics is load_object("karat.graph.metrics._unit.UnitMetrics")
-    with pytest.raises(AttributeError, match="has no 'YOURS'"):
+    with refuses(AttributeError):
         module.YOURS  # noqa: B018
     for name in [name for name in sys.modules if name.startswith("tasks")]:
         del sys.modules[name]

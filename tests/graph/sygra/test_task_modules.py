@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 import karat
 from karat.errors import ConfigError
 from karat.graph import load_task
@@ -158,11 +156,11 @@ def test_a_relative_import_means_the_tasks_folder(tmp_path, monkeypatch):
     assert [said(first), said(second), said(first)] == ["oneoneone!", "otherotherother!", "oneoneone!"]
 
 
-def test_a_relative_import_of_what_is_not_there_says_so(tmp_path, monkeypatch):
+def test_a_relative_import_of_what_is_not_there_says_so(tmp_path, monkeypatch, refuses):
     monkeypatch.setattr(sys, "path", list(sys.path))
     [one] = folders(tmp_path, "one")
     (tmp_path / "one" / "saying.py").write_text("from .wordng import WORD\n")
-    with pytest.raises(ConfigError, match=r"there is no .*one/wordng.py"):
+    with refuses(ConfigError):
         load_task(one)
 
 

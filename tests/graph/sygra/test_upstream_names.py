@@ -37,12 +37,12 @@ def test_aggregator_metrics_have_modules_of_their_own(module, name, registered):
     assert found is AggregatorMetricRegistry.get_metric_class(registered)
 
 
-def test_the_configuration_of_a_metric_is_checked_as_the_metric_checks_it():
+def test_the_configuration_of_a_metric_is_checked_as_the_metric_checks_it(refuses):
     module = importlib.import_module(f"{METRICS}.unit_metrics.exact_match")
     config = module.ExactMatchMetricConfig(key="text")
     assert (config.key, config.case_sensitive) == ("text", False)
     assert module.ExactMatchMetric(**config.model_dump()).config == config.model_dump()
-    with pytest.raises(AttributeError, match="no parameter 'nothing'"):
+    with refuses(AttributeError):
         _ = config.nothing
     with pytest.raises((RequestError, ValueError, TypeError), match="case_sensitive"):
         module.ExactMatchMetricConfig(case_sensitive="perhaps")

@@ -68,9 +68,9 @@ def test_another_type_can_be_forced_and_is_an_error_that_says_where(tmp_path, na
         (b"[1, 2]", "--dataset-type"),
         (b"null", "--dataset-type"),
         (b'[{"a": 1}]', "--dataset-type"),
-        (b"\x00\x01", "not readable as JSON"),
-        (b"[" * 10_000, "not readable as JSON"),
-        (b"\xff\xfe[\x00", "not readable as JSON"),
+        (b"\x00\x01", "JSON"),
+        (b"[" * 10_000, "JSON"),
+        (b"\xff\xfe[\x00", "JSON"),
         (b'{"sessions": 5}', "--dataset-type"),
     ],
 )
@@ -85,10 +85,10 @@ def test_what_is_no_dataset_is_refused(tmp_path, content, problem):
             list(read_memory_dataset(path, name).samples())
 
 
-def test_an_empty_file_is_called_empty(tmp_path):
+def test_an_empty_file_is_called_empty(tmp_path, refuses):
     path = tmp_path / "x.json"
     path.write_bytes(b"")
-    with pytest.raises(DataError, match=r"x\.json is empty"):
+    with refuses(DataError):
         read_memory_dataset(path)
     for name in sorted(MADE):
         with pytest.raises(DataError):
@@ -114,8 +114,8 @@ def test_a_file_that_is_no_json_is_called_so(tmp_path, text):
     assert "x.jsonl" in str(caught.value)
 
 
-def test_wrong_paths_and_types_are_refused(tmp_path):
-    with pytest.raises(DataError, match="does not exist"):
+def test_wrong_paths_and_types_are_refused(tmp_path, refuses):
+    with refuses(DataError):
         read_memory_dataset(tmp_path / "none")
     with pytest.raises(DataError, match="--dataset-type"):
         read_memory_dataset(tmp_path)
@@ -123,7 +123,7 @@ def test_wrong_paths_and_types_are_refused(tmp_path):
         read_memory_dataset("a\0b")
     with pytest.raises(UnknownName, match="locomo"):
         read_memory_dataset("demo", "locomoo")
-    with pytest.raises(DataError, match="does not exist"):
+    with refuses(DataError):
         read_memory_dataset("demo", corrections=tmp_path / "none.jsonl")
 
 

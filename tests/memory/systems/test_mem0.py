@@ -96,10 +96,10 @@ def test_nothing_to_remember_is_no_error(drive):
     system.close()
 
 
-def test_it_needs_a_model_only_to_extract(monkeypatch):
+def test_it_needs_a_model_only_to_extract(monkeypatch, refuses):
     for name in ("KARAT_MODEL", "OPENAI_MODEL", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(RequestError, match="mem0 needs a model"):
+    with refuses(RequestError):
         memory_systems.get("mem0")()
     assert memory_systems.get("mem0")(infer=False).capabilities().provenance
     with pytest.raises(RequestError, match="infer"):

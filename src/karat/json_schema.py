@@ -65,7 +65,7 @@ class _Watch(threading.local):
         parts, self.value = _count_parts(self.value), None
         if parts <= PARTS:
             raise Undecided(
-                f"the schema had not decided after {SECONDS:g} s: it refers to the same parts again and again, "
+                f"the schema check did not finish within {SECONDS:g} s: it refers to the same parts again and again, "
                 "or compares with too many values"
             )
         self.end += SECONDS * (parts / PARTS - 1)
@@ -273,7 +273,7 @@ def _found(pattern: str, text: str, seconds: float) -> bool:
         # Without the interpreter lock: other threads go on meanwhile.
         return _compiled(pattern).search(text, timeout=seconds, concurrent=True) is not None
     except TimeoutError:
-        raise Undecided(f"the pattern {_clip(pattern)} had not decided after {seconds:g} s") from None
+        raise Undecided(f"the pattern {_clip(pattern)} did not finish within {seconds:g} s") from None
     except Exception as error:  # what `regex` raises for a bad pattern is not exported as one type
         raise Undecided(f"the pattern {_clip(pattern)} cannot be used: {error}") from None
 

@@ -80,13 +80,13 @@ class ParameterCheck:
         if value is None:
             return {}
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise self.refuse(name, "an object with a name for each value", value)
+            raise self.refuse(name, "an object of names and values", value)
         return dict(value)
 
     def text(self, name: str, value: object) -> str:
         """Text that is not empty."""
         if not isinstance(value, str) or not value:
-            raise self.refuse(name, "text that is not empty", value)
+            raise self.refuse(name, "non-empty text", value)
         return value
 
     def path(self, name: str, value: object) -> str | None:
@@ -541,15 +541,15 @@ def build_evaluator(
     `bounds`, `higher_is_better` and `pass_fail` override what the evaluator declares.
     """
     if not isinstance(name, str):
-        raise RequestError(f"an evaluator is asked for by its name, not by {name!r}")
+        raise RequestError(f"an evaluator is requested by its name, not by {name!r}")
     if params is not None and not (
         isinstance(params, Mapping) and all(isinstance(each, str) for each in params)
     ):
         raise RequestError(
-            f"evaluator {name!r}: params is an object with a name for each value, not {params!r}"
+            f"evaluator {name!r}: params has to be an object of names and values, not {params!r}"
         )
     if key is not None and not isinstance(key, str):
-        raise RequestError(f"evaluator {name!r}: key is the name of its results, not {key!r}")
+        raise RequestError(f"evaluator {name!r}: key has to be text, the name of its results, not {key!r}")
     declared = _declared(name, bounds, higher_is_better, pass_fail)
     part = evaluators.get(name)
     evaluator = _construct(part, name, dict(params or {}), key)

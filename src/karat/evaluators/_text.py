@@ -320,7 +320,7 @@ class RegexMatch(Evaluator):
             match = self._find(text, timeout=self._timeout)
         except TimeoutError:
             raise CannotJudge(
-                f"{self.key}: the pattern {pattern} had not decided after {self._timeout:g} s on a text of"
+                f"{self.key}: the pattern {pattern} did not finish within {self._timeout:g} s on a text of"
                 f" {len(text)} characters; make it simpler or raise timeout"
             ) from None
         if match is None:

@@ -176,7 +176,7 @@ def _edge(section: Section, nodes: list[str], building: Building, sources: list[
             section.problem("needs 'to', or a condition with its path_map")
         return Edge(_names(targets)) if targets and None not in targets else None
     if "path_map" in section and "to" in section:
-        section.problem("is given beside path_map: remove one of them", "to")
+        section.problem("is given together with path_map: remove one of them", "to")
     condition = building.function(section, "condition", 1)
     if condition is None or None in targets or None in paths.values():
         return None
@@ -501,7 +501,7 @@ class _Walk:
             raise failed(
                 name,
                 LoopBound(
-                    f"the record came here more than {self._plan.most_visits} times:"
+                    f"the record reached this node more than {self._plan.most_visits} times:"
                     " graph_properties.max_iterations is the bound"
                 ),
             )

@@ -126,7 +126,8 @@ def read_processors(top: Section, place: TaskPlace) -> list[Processor]:
             )
         if found and processor.use_previous and processor.keep is not None:
             section.problems.note(
-                (*section.place, "filter"), "has no effect: what the processor before it gives is taken whole"
+                (*section.place, "filter"),
+                "has no effect: the whole output of the processor before it is used",
             )
         found.append(processor)
     return found

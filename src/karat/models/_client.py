@@ -203,7 +203,7 @@ class Model:
         problem = refusal(self.endpoint, given)
         for name in self._unsupported:
             if given.get(name) is not None:
-                problem = f"{self.spec} is asked by {self.endpoint.api}, which has no {name}: remove it" + (
+                problem = f"{self.spec} uses the {self.endpoint.api} API, which has no {name}: remove it" + (
                     ", or set api: chat" if "chat" in provider_of(self.endpoint).apis else ""
                 )
         if problem is not None:

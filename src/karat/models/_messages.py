@@ -147,12 +147,12 @@ def _read(part: Any) -> Any:
         return part
     kind, path = part.get("type"), part["path"]
     if kind not in KINDS:
-        raise RequestError(f"a part with a path has the type {kind!r}: one of {', '.join(KINDS)} is expected")
+        raise RequestError(f"a part with a path has the type {kind!r}: known: {', '.join(KINDS)}")
     content = _content(path)
     media = _media_type(kind, content)
     if media is None:
         raise RequestError(
-            f"{path} is no {kind} that models take: {', '.join(sorted(set(KINDS[kind].values())))}"
+            f"{path} is not of a supported {kind} type: use {', '.join(sorted(set(KINDS[kind].values())))}"
         )
     data = base64.b64encode(content).decode()
     if kind == "image":
@@ -168,11 +168,11 @@ def _read(part: Any) -> Any:
 
 def _content(path: Any) -> bytes:
     if not isinstance(path, str) or not path:
-        raise RequestError(f"the path of a part is {path!r}: the name of a file is expected")
+        raise RequestError(f"the path of a part is {path!r}: give the name of a file")
     file = Path(path).expanduser()
     try:
         if not file.is_file():
-            raise RequestError(f"{path}: there is no such file: write its path from the current folder")
+            raise RequestError(f"{path}: no such file: give its path relative to the current folder")
         size = file.stat().st_size
         if size > LARGEST_FILE:
             raise RequestError(f"{path} has {size >> 20} MB: at most {LARGEST_FILE >> 20} MB can be sent")
@@ -311,8 +311,8 @@ _SECRET_VALUE = re.compile(
 )
 
 _OWN_FIELDS = {
-    "model": "the spec says which model is asked",
-    "stream": "stream is given beside it, not in it",
+    "model": "the spec names the model",
+    "stream": "pass stream as a parameter of its own",
 }
 """Fields of the body that `extra` cannot change, and why."""
 
@@ -325,7 +325,7 @@ def read_messages(messages: Messages, *, files: bool = True) -> list[dict[str, A
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
     if not isinstance(messages, Sequence) or isinstance(messages, (bytes, bytearray)) or not messages:
-        raise RequestError("messages are a text, or a list of {role, content} with at least one of them")
+        raise RequestError("messages must be a text, or a list of at least one {role, content}")
     out = []
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping):
@@ -347,7 +347,7 @@ def check_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
     """`extra` fields of the request body; a secret has no place there, since requests are recorded."""
     for name in extra:
         if name in _OWN_FIELDS or name in Request.__struct_fields__:
-            why = _OWN_FIELDS.get(name, f"{name} is given beside it, not in it")
+            why = _OWN_FIELDS.get(name, f"pass {name} as a parameter of its own")
             raise RequestError(f"extra cannot have the field {name!r}: {why}")
     secret = _secret_in(extra)
     if secret is not None:

@@ -58,7 +58,7 @@ def krippendorff_alpha(
     confidence = check_confidence(confidence)
     count(n_resamples, "n_resamples", MOST_RESAMPLES)
     if level not in ("nominal", "ordinal", "interval"):
-        raise StatisticsError(f"level is {level!r}: known are 'nominal', 'ordinal' and 'interval'")
+        raise StatisticsError(f"level is {level!r}: choose 'nominal', 'ordinal' or 'interval'")
     units = [[rating for rating in item if rating is not None] for item in ratings]
     for unit in units:
         check_labels(unit)
@@ -277,7 +277,7 @@ def cohen_kappa(
 
     confidence = check_confidence(confidence)
     if weights not in (None, "linear", "quadratic"):
-        raise StatisticsError(f"weights is {weights!r}: known are 'linear', 'quadratic' and None")
+        raise StatisticsError(f"weights is {weights!r}: choose 'linear', 'quadratic' or None")
     pairs, kept = _both(a, b, clusters)
     n, of = len(pairs), len(a)
     method = "cohen" if weights is None else f"cohen, {weights}"

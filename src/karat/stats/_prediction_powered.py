@@ -209,7 +209,7 @@ def ppi(
         same_length("ppi", judged_all=judged_all, judged_clusters=judged_clusters)
     method = "ppi++" if power_tuning else "ppi"
     if n == 0:
-        metadata: dict[str, Any] = {"reason": "no human labels: a judge's word alone is not corrected"}
+        metadata: dict[str, Any] = {"reason": "no human labels: a judge's verdicts alone cannot be corrected"}
         return Estimate(None, of=big, method=method, confidence=confidence, metadata=metadata)
     if bounds is not None:
         bounds = check_bounds(bounds)

@@ -676,7 +676,7 @@ def bradley_terry(
 
     confidence = check_confidence(confidence)
     if ties not in ("half", "davidson"):
-        raise StatisticsError(f"ties is {ties!r}: known are 'half' and 'davidson'")
+        raise StatisticsError(f"ties is {ties!r}: choose 'half' or 'davidson'")
     prior = finite(prior, "prior")
     if prior < 0.0:
         raise StatisticsError(f"prior is {prior!r}: it counts imaginary comparisons and is not negative")

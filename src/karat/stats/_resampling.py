@@ -53,7 +53,7 @@ def bootstrap(
 
     confidence = check_confidence(confidence)
     if method not in ("bca", "percentile"):
-        raise StatisticsError(f"method is {method!r}: known are 'bca' and 'percentile'")
+        raise StatisticsError(f"method is {method!r}: choose 'bca' or 'percentile'")
     data = finite_array(values)
     n = len(data)
     name = f"bootstrap, {method}" + (", clustered" if clusters is not None else "")

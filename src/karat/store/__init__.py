@@ -191,7 +191,7 @@ class Store:
                 holder = holder_of(self.backend, row.number) if row.id == each else None
                 if holder is not None:
                     raise StoreBusy(
-                        f"{each} cannot be removed: {holder.who} works on it since {holder.since}"
+                        f"{each} cannot be removed: it is held by {holder.who} since {holder.since}"
                     )
         return doomed
 
@@ -377,7 +377,7 @@ def _refuse_misread(text: str) -> None:
     if _is_options(text):
         raise RequestError(f"{safe_url(text)!r} is a list of connection options: {right}")
     if "://" not in text and _MISTYPED.match(text):
-        raise RequestError(f"the store is written almost like a URL of PostgreSQL: {right}")
+        raise RequestError(f"the store looks like a misspelt PostgreSQL URL: {right}")
 
 
 def safe_url(url: str) -> str:

@@ -175,7 +175,7 @@ class SqlBackend:
         """A server guards its files."""
 
     def _removed(self) -> StoreError:
-        return StoreError(f"what is being appended to was removed from {self.url}: start it again")
+        return StoreError(f"the records being written were removed from {self.url}: start again")
 
     def _taken_over(self, parent: int) -> StoreBusy:
         header, lease = self.header(parent), self.lease(parent)

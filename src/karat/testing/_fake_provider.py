@@ -285,13 +285,13 @@ def _checked_rates(rates: Mapping[Any, float]) -> dict[str, float]:
     for way, rate in rates.items():
         if str(way) not in WAYS and not _is_status(way):
             raise RequestError(
-                f"rates cannot fail by {way!r}: {did_you_mean(str(way), WAYS)}, or a status from 300 to 599"
+                f"unknown failure {way!r} in rates: {did_you_mean(str(way), WAYS)} (or a status from 300 to 599)"
             )
         if not isinstance(rate, (int, float)) or isinstance(rate, bool) or not 0 <= rate <= 1:
-            raise RequestError(f"rates[{way!r}] is {rate!r}: a share from 0 to 1 is expected")
+            raise RequestError(f"rates[{way!r}] is {rate!r}: give a share from 0 to 1")
     if sum(rates.values()) > 1 + 1e-9:
         raise RequestError(
-            f"rates add up to {sum(rates.values()):g}: at most 1, which is every request, is expected"
+            f"rates add up to {sum(rates.values()):g}: their sum can be at most 1, every request"
         )
     return {str(way): rate for way, rate in rates.items()}
 
@@ -299,13 +299,11 @@ def _checked_rates(rates: Mapping[Any, float]) -> dict[str, float]:
 def _checked_failure(number: Any, way: Any) -> tuple[int, Failing]:
     """The request number, which JSON has as a text, and how it fails."""
     if isinstance(number, bool) or not str(number).isdecimal() or int(number) < 1:
-        raise RequestError(f"failures has the request number {number!r}: they are counted from 1")
+        raise RequestError(f"failures has the request number {number!r}: requests are numbered from 1")
     if isinstance(way, Failing):
         return int(number), way
     if not isinstance(way, int) or not _is_status(way):
-        raise RequestError(
-            f"failures[{number}] is {way!r}: a status from 300 to 599, or Failing(…), is expected"
-        )
+        raise RequestError(f"failures[{number}] is {way!r}: give a status from 300 to 599, or Failing(…)")
     return int(number), Failing(status=way)
 
 

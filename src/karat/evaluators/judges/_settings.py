@@ -253,7 +253,7 @@ def _model(who: str, spec: Any, given: Mapping[str, Any]) -> Any:
     changes: dict[str, Any] = {}
     if key is not None:
         if not isinstance(key, str) or not key.strip():
-            raise RequestError(f"{who}: api_key has to be text that is not empty")
+            raise RequestError(f"{who}: api_key has to be non-empty text")
         changes["key_env"] = keep_key(key.strip())
     if given.get("timeout") is not None:
         seconds = _Numbers(who).real("timeout", given["timeout"], 0.0, 0.0, 86400.0, open_low=True)

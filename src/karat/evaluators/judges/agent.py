@@ -325,6 +325,6 @@ def _requirements(who: str, given: Any) -> list[str]:
     for number, each in enumerate(given, 1):
         text = each.get("requirement", each.get("criteria")) if isinstance(each, Mapping) else each
         if not isinstance(text, str) or not text.strip():
-            raise RequestError(f"{who}: requirement {number} has to be a text that is not empty")
+            raise RequestError(f"{who}: requirement {number} has to be non-empty text")
         out.append(text.strip())
     return out

@@ -336,7 +336,7 @@ def _criteria(who: str, given: Any) -> dict[str, str]:
     out = {}
     for name, text in given.items():
         if not isinstance(name, str) or not isinstance(text, str) or not text.strip():
-            raise RequestError(f"{who}: criterion {name!r} has to be a text that is not empty")
+            raise RequestError(f"{who}: criterion {name!r} has to be non-empty text")
         out[name] = text.strip()
     return out
 

@@ -46,7 +46,7 @@ class PairwiseJudge(JudgeEvaluator):
     ) -> None:
         super().__init__(config, **options)
         if not isinstance(criterion, str) or not criterion.strip():
-            raise RequestError(f"{self.name}: criterion has to be a text that is not empty")
+            raise RequestError(f"{self.name}: criterion has to be non-empty text")
         if not isinstance(both_orders, bool) or not isinstance(use_reference, bool):
             raise RequestError(f"{self.name}: both_orders and use_reference have to be true or false")
         self.criterion, self.use_reference = criterion.strip(), use_reference

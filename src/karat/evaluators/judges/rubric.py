@@ -495,7 +495,7 @@ class RubricDagEvaluator(JudgeEvaluator):
         reached = [step["node"] for step in found.metadata["path"]]
         for name in choices:
             if name not in reached:
-                raise RequestError(f"the path does not come to node {name!r}: it is {' → '.join(reached)}")
+                raise RequestError(f"the path does not reach node {name!r}: it is {' → '.join(reached)}")
         return found
 
     def _choice(self, name: str, choice: str) -> str:

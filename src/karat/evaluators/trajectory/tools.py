@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from karat.errors import ConfigError, NotApplicable, did_you_mean
 from karat.evaluators._base import Evaluator, ParameterCheck, named, register_evaluator
+from karat.evaluators._values import counted
 from karat.evaluators.trajectory._arguments import (
     MODES,
     ArgumentMode,
@@ -103,12 +104,14 @@ class ToolUseEvaluator(Evaluator):
                 for i, have in zip(called[:LISTED], calls.values_at(called[:LISTED]), strict=True)
             ]
             metadata["mismatched"] = [each for each, _ in near]
-            comment = f"{tool} was called {len(called)} time(s), never as expected: " + listed(
+            comment = f"{tool} was called {counted(len(called), 'time')}, never as expected: " + listed(
                 [words for _, words in near], len(called)
             )
         else:
             comment = f"{tool} was not called; " + (
-                f"called: {', '.join(storable(name[:60]) for name in names[:10])}" if names else "no tool was"
+                f"called: {', '.join(storable(name[:60]) for name in names[:10])}"
+                if names
+                else "no tool was called"
             )
         comment += mention_unused(metadata, calls)
         return Result(self.key, float(bool(found)), bool(found), comment, metadata)

@@ -35,8 +35,8 @@ def test_a_worse_run_is_called_worse_by_how_much(compared):
     assert report.index("what differs") < report.index(made.conclusions[0]) < report.index("95 % interval")
 
 
-def test_a_better_run_is_called_better(compared):
-    assert "rate=0.9 is better than rate=0.6 by 0.3" in compared(0.6, 0.9).conclusions[0]
+def test_a_better_run_is_called_better(compared, says):
+    says(compared(0.6, 0.9).conclusions[0].partition(" [")[0])
 
 
 @pytest.mark.parametrize(
@@ -61,21 +61,21 @@ def test_missing_items_qualify_a_difference(store, failed, conclusion):
     assert found.endswith(conclusion)
 
 
-def test_where_no_difference_is_found_the_smallest_one_is_named(compared):
+def test_where_no_difference_is_found_the_smallest_one_is_named(compared, says):
     made = compared(0.9, 0.89)
     effect = made.differences[0].compared.smallest_effect
-    assert "no difference found" in made.conclusions[0]
-    assert f"one smaller than {effect:.3f} may have been missed" in made.conclusions[0]
+    says(made.conclusions[0].replace(f"{effect:.3f}", "EFFECT"))
+    assert f" {effect:.3f} " in made.conclusions[0]
 
 
 @pytest.mark.parametrize("test", ["t", "permutation", "bootstrap"])
-def test_equal_differences_that_cannot_be_tested_are_not_called_no_difference(compared, test):
+def test_equal_differences_that_cannot_be_tested_are_not_called_no_difference(compared, test, says):
     """A run that loses every example has no interval by these tests; the conclusion still says that it lost."""
     made = compared(1.0, 0.0, test=test, fail_if_worse="accuracy:0.1")
     found = made.differences[0].compared
     assert (found.difference.low, found.difference.high, found.p_value) == (None, None, None)
     reason = found.difference.metadata["reason"]
-    assert "rate=0.0 scored worse than rate=1.0 by 1.000" in made.conclusions[0]
+    says(made.conclusions[0])
     assert "no difference found" not in made.conclusions[0]
     assert reason in made.conclusions[0]
     assert made.verdict == "undecided"
@@ -90,7 +90,7 @@ def test_the_conclusion_is_corrected_for_how_many_comparisons_there_are(store):
         assert found == (each.adjusted_p_value <= 0.05)
 
 
-def test_a_ranking_says_who_is_best(store):
+def test_a_ranking_says_who_is_best(store, says):
     runs = [run_at(store, rate) for rate in (0.2, 0.95, 0.6)]
     karat.evaluate(runs, [right], store=store)
     made = rank(runs, metric="right")
@@ -100,7 +100,7 @@ def test_a_ranking_says_who_is_best(store):
     assert two.startswith("rate=0.95 is better than rate=0.2: it wins with probability")
     same = [run_at(store, 0.6, new=True), runs[2]]
     karat.evaluate(same, [right], store=store)
-    assert "No difference found" in rank(same, metric="right").conclusions[0]
+    says(rank(same, metric="right").conclusions[0].partition(":")[0])
 
 
 @pytest.mark.parametrize(("lost", "won", "n", "margin"), [(12, 9, 200, 0.05), (30, 12, 200, 0.06)])

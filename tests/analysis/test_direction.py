@@ -63,19 +63,19 @@ def runs(store):
 
 
 @pytest.mark.parametrize("metric", ["wrong", "mistakes"])
-def test_higher_is_worse_where_lower_is_better(runs, metric):
+def test_higher_is_worse_where_lower_is_better(runs, metric, says):
     made = compare(runs, metrics=metric, fail_if_worse=f"{metric}:0.05")
     difference = made.differences[0]
     assert difference.compared.difference.value > 0
     assert (difference.compared.wins, difference.compared.losses) == (0, 24)
     assert difference.aggregator == "mean"
     assert made.verdict == "fails"
-    assert "rate=0.5 is worse than rate=0.9 by" in made.conclusions[0]
+    says(made.conclusions[0].partition(" [")[0])
     assert {(each.first < each.second) for each in made.worse} == {True}
     assert "↓" in made.report()
     back = compare(runs[1], runs[0], metrics=metric, fail_if_worse=f"{metric}:0.05")
     assert back.verdict == "holds"
-    assert "rate=0.9 is better than rate=0.5 by" in back.conclusions[0]
+    says(back.conclusions[0].partition(" [")[0])
     assert back.worse == []
 
 

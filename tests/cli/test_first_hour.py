@@ -242,7 +242,7 @@ def test_check_of_a_command_line_finds_what_fails_later(karat, project):
     assert not (project / "karat.db").exists()
 
 
-def test_check_names_the_key_that_is_not_set(karat, project, monkeypatch):
+def test_check_names_the_key_that_is_not_set(karat, project, monkeypatch, says):
     (project / "asks.yaml").write_text(
         "dataset: [{input: a}]\ntask: {prompt: '{input}', model: openai/gpt-x}\n"
         "evaluators: [{name: llm_judge, params: {criterion: good, judge: {model: anthropic/x}}}]\n"
@@ -251,20 +251,19 @@ def test_check_names_the_key_that_is_not_set(karat, project, monkeypatch):
     monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
     said = karat("run", "asks.yaml", "--check")
     assert said.code == 2
-    assert "openai/gpt-x needs a key: set OPENAI_API_KEY" in said.err
-    assert "anthropic/x needs a key: set ANTHROPIC_API_KEY" in said.err
+    says(said.err)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1234567890")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-1234567890")
     assert karat("run", "asks.yaml", "--check").code == 0
 
 
-def test_check_says_that_there_is_nothing_to_do(karat, project):
+def test_check_says_that_there_is_nothing_to_do(karat, project, says):
     (project / "empty.yaml").write_text("dataset: []\ntask: task.py:shout\n")
     for command in (["empty.yaml"], ["experiment.yaml", "--offset", "6"]):
         said = karat("run", *command, "--check", "--json")
         assert said.code == 1, "as the run would end"
         assert said.json["ok"] is False
-        assert "the status is no_data" in said.err
+        says(said.err)
 
 
 def test_recorded_outputs_of_other_examples_are_refused(karat, project, says):

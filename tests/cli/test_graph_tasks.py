@@ -26,13 +26,13 @@ def test_a_drawing_needs_no_model(karat, task):
     assert said.out.startswith("flowchart TD")
 
 
-def test_a_check_without_a_model_checks_the_rest_and_says_what_a_run_needs(karat, folder):
+def test_a_check_without_a_model_checks_the_rest_and_says_what_a_run_needs(karat, folder, says):
     write(folder, TASK.replace("said, model: ", "said"))
     said = karat("run", "qa", "--check")
     assert said.code == 0
     assert "OK: task" in said.out
-    assert "before the task can run: no model is named" in said.err
-    assert "no model is named" in karat("run", "qa").err
+    says(said.err)
+    says(karat("run", "qa").err)
     assert karat("run", "qa", "--check", "--model", "m@http://h.invalid/v1").err == ""
 
 
@@ -49,17 +49,17 @@ def test_nor_those_that_the_task_names(karat, folder):
         ["eval.question_answering.simplqa"],
     ],
 )
-def test_a_misspelt_dotted_task_is_reported_as_one(karat, arguments):
+def test_a_misspelt_dotted_task_is_reported_as_one(karat, arguments, says):
     said = karat("run", *arguments)
     assert said.code == 2
     assert f"no task '{arguments[0]}'" in said.err
-    assert "did you mean 'eval/question_answering/simpleqa'" in said.err
+    says(said.err)
 
 
-def test_a_function_of_a_module_called_tasks_is_no_task(karat, folder):
+def test_a_function_of_a_module_called_tasks_is_no_task(karat, folder, says):
     (folder / "tasks").mkdir()
     (folder / "tasks/mine.py").write_text("def answer(question):\n    return question\n")
-    assert "needs a dataset" in karat("run", "tasks.mine.answer").err
+    says(karat("run", "tasks.mine.answer").err)
 
 
 TASK = """
@@ -100,23 +100,23 @@ def test_runs_of_one_graph_with_two_models_are_called_by_their_models(karat, fol
     assert "{" not in said.out
 
 
-def test_a_misspelt_transformation_has_a_nearest_name(karat, folder):
+def test_a_misspelt_transformation_has_a_nearest_name(karat, folder, says):
     source = {"type": "examples", "examples": [{"id": "a"}], "transformations": [{"transform": "renam"}]}
     nodes = {"m": {"node_type": "lambda", "lambda": "json.dumps"}}
     write(folder, json.dumps({"data_config": {"source": source}, "graph_config": {"nodes": nodes}}))
     said = karat("run", "qa", "--check")
     assert said.code == 2
-    assert "there is no transformation 'renam': did you mean 'rename'" in said.err
+    says(said.err)
 
 
 DRAW = "data_config: {examples: [{id: a}]}\ngraph_config: {nodes: {m: {node_type: lambda, lambda: code.f}}}\n"
 
 
-def test_an_option_is_called_as_it_was_written(karat, folder):
+def test_an_option_is_called_as_it_was_written(karat, folder, says):
     write(folder, DRAW)
     for name in ("--run_args", "--run-args", "-ra"):
         assert f"karat run: {name}: 'x' is not JSON" in karat("run", "qa", name, "x").err
-    assert "--output_with_ts: 'x' is not True or False" in karat("run", "qa", "--output_with_ts=x").err
+    says(karat("run", "qa", "--output_with_ts=x").err)
 
 
 def test_a_check_counts_in_words_that_fit(karat, folder):

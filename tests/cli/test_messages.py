@@ -14,14 +14,12 @@ def run(karat, project) -> str:
     return str(karat("run", "experiment.yaml", "--json").json["runs"][0]["id"])
 
 
-def test_a_run_with_failures_that_is_returned_names_the_remedy(karat, project, run):
+def test_a_run_with_failures_that_is_returned_names_the_remedy(karat, project, run, says):
     said = karat("run", "experiment.yaml")
     told = f"run {run} is finished, 1 of 6 failed: --retry-failed tries them again, --new makes another"
     assert f"karat: {told}\n" in said.err
     assert karat("run", "experiment.yaml", "--json").json["runs"][0]["notice"] == told
-    assert (
-        "add --retry-failed for the 1 that failed, --new" in karat("run", "experiment.yaml", "--refresh").err
-    )
+    says(karat("run", "experiment.yaml", "--refresh").err)
 
 
 def test_records_of_no_example_are_reported_as_text_and_as_json(karat, project):
@@ -87,13 +85,13 @@ def test_a_gate_that_is_misspelt(karat, run, limit, expected):
     assert expected in said.err
 
 
-def test_a_name_that_nothing_has_shows_the_newest_of_each_kind(karat, project, run):
+def test_a_name_that_nothing_has_shows_the_newest_of_each_kind(karat, project, run, says):
     newest = [karat("run", "experiment.yaml", "--new", "--json").json for _ in range(4)]
     said = karat("show", "zzzz").err
     runs = [each["runs"][0]["id"] for each in reversed(newest)]
     assert f"datasets qa; runs {', '.join(runs[:3])}, …; evaluations " in said
     assert runs[3] not in said
-    assert "did you mean 'qa'" in karat("show", "qaa").err
+    says(karat("show", "qaa").err)
 
 
 def test_ls_says_the_version_that_the_names_say(karat, project):
@@ -170,7 +168,7 @@ def test_failures_of_a_graph_are_grouped_by_node_and_error(karat, project):
     assert "node second: KeyError" in karat("report", run).out
 
 
-def test_the_same_command_without_new_continues(karat, project):
+def test_the_same_command_without_new_continues(karat, project, says):
     data = ["--data", "qa.jsonl", "--input", "question", "--expected", "answer"]
     for new in ([], ["--new"]):
         said = karat("run", "task.py:shout", *data, "--abort-on-error", *new)
@@ -179,7 +177,7 @@ def test_the_same_command_without_new_continues(karat, project):
         assert which in said.err
         assert "--new" not in said.err.partition("to continue: ")[2]
     told = karat("run", "task.py:shout", *data, "--abort-on-error", "--new", "--json").json["error"]
-    assert "the same command without --new continues it" in told["message"]
+    says(told["message"])
     assert karat(*shlex.split(told["go_on"])[1:]).json["runs"][0]["counts"]["pending"] == 0
 
 

@@ -13,7 +13,7 @@ def test_evaluators_are_listed(karat):
     assert "contains" in karat("evaluators").out
 
 
-def test_one_evaluator_is_explained(karat):
+def test_one_evaluator_is_explained(karat, says):
     said = karat("evaluators", "contains")
     assert "substring" in said.out
     assert "case_sensitive  false" in said.out
@@ -22,7 +22,7 @@ def test_one_evaluator_is_explained(karat):
     assert "unit:fuzzy_match" in karat("evaluators", "unit:fuzzy_match").out
     wrong = karat("evaluators", "containz")
     assert wrong.code == 2
-    assert "did you mean 'contains'" in wrong.err
+    says(wrong.err)
 
 
 def test_every_evaluator_can_be_explained(karat):
@@ -55,10 +55,10 @@ def test_the_cache_is_reported_and_cleared(karat):
     assert karat("models", "cache", "clear", "--older-than", 1, "--json").json == {"cleared": 0}
 
 
-def test_pull_of_an_unknown_model(karat):
+def test_pull_of_an_unknown_model(karat, says):
     said = karat("models", "pull", "smollm2")
     assert said.code == 2
-    assert "did you mean 'smollm2-135m'" in said.err
+    says(said.err)
 
 
 def test_doctor(karat, project):

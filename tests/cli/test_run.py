@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-def test_init_gives_something_that_works_at_once(karat, folder):
+def test_init_gives_something_that_works_at_once(karat, folder, says):
     said = karat("init", "capitals")
     assert said.code == 0
     assert "now: karat run capitals/experiment.yaml" in said.out
@@ -17,7 +17,7 @@ def test_init_gives_something_that_works_at_once(karat, folder):
     assert said.json["aggregation"]["estimates"][0]["value"] == 0.75
     again = karat("init", "capitals")
     assert again.code == 2
-    assert "is not overwritten" in again.err
+    says(again.err)
 
 
 def test_init_writes_the_schema_its_experiment_names(karat, folder):
@@ -39,11 +39,11 @@ def test_an_experiment_runs_evaluates_aggregates_and_reports(karat, project, say
     assert karat("run", "experiment.yaml", "--quiet").err == ""
 
 
-def test_the_same_command_returns_what_is_finished(karat, project):
+def test_the_same_command_returns_what_is_finished(karat, project, says):
     first = karat("run", "experiment.yaml", "--json").json
     second = karat("run", "experiment.yaml", "--json").json
     assert second["runs"][0]["id"] == first["runs"][0]["id"]
-    assert "is finished, 1 of 6 failed" in second["runs"][0]["notice"]
+    says(second["runs"][0]["notice"])
     assert second["aggregation"]["id"] == first["aggregation"]["id"]
     assert len(karat("ls", "--json").json["runs"]) == 1
     other = karat("run", "experiment.yaml", "--json", "--new").json
@@ -68,13 +68,13 @@ def test_a_dotted_path_means_the_modules_of_this_folder(karat, project):
     assert said.json["runs"][0]["counts"]["total"] == 2
 
 
-def test_a_dataset_of_the_store_by_its_name(karat, project):
+def test_a_dataset_of_the_store_by_its_name(karat, project, says):
     karat("run", "task.py:shout", "--data", "good.jsonl", "--input", "question")
     said = karat("run", "task.py:shout", "--data", "good", "--offset", 1, "--attempts", 2, "--json")
     assert said.json["runs"][0]["counts"]["total"] == 6
     wrong = karat("run", "task.py:shout", "--data", "goood")
     assert wrong.code == 2
-    assert "did you mean 'good'" in wrong.err
+    says(wrong.err)
 
 
 def test_recorded_outputs(karat, project):
@@ -97,13 +97,13 @@ def test_retry_failed_tries_again(karat, project):
     assert said.json["runs"][0]["counts"]["ok"] == 6
 
 
-def test_abort_on_error_stops_with_exit_code_1(karat, project):
+def test_abort_on_error_stops_with_exit_code_1(karat, project, says):
     said = karat("run", "experiment.yaml", "--abort-on-error", "--concurrency", 1)
     assert said.code == 1
-    assert "stopped at the first failure, example 'q4'" in said.err
+    says(said.err)
 
 
-def test_bad_rows_are_reported_or_listed(karat, project):
+def test_bad_rows_are_reported_or_listed(karat, project, says):
     (project / "bad.jsonl").write_text('{"question": "one"}\n{oops\n{"question": "two"}\n')
     arguments = ["run", "task.py:shout", "--data", "bad.jsonl", "--input", "question"]
     said = karat(*arguments)
@@ -111,7 +111,7 @@ def test_bad_rows_are_reported_or_listed(karat, project):
     assert "line 2" in said.err
     said = karat(*arguments, "--skip-bad-rows", "--json")
     assert said.code == 0
-    assert "skipped 1 invalid row of bad: line 2" in said.err
+    says(said.err)
     assert said.json["runs"][0]["counts"]["total"] == 2
     assert said.json["bad_rows"]["count"] == 1
     assert said.json["bad_rows"]["first"][0]["line"] == 2
@@ -125,7 +125,7 @@ def test_what_a_task_prints_does_not_stand_in_the_document(karat, project):
     assert karat("export", "latest", "--json").json["task"] == "say"
 
 
-def test_a_class_that_cannot_be_made_is_one_sentence(karat, project):
+def test_a_class_that_cannot_be_made_is_one_sentence(karat, project, says):
     (project / "keyed.py").write_text(
         "import os\n\n\nclass Ask:\n"
         "    def __init__(self):\n        self.key = os.environ['NO_SUCH_KEY']\n"
@@ -133,14 +133,14 @@ def test_a_class_that_cannot_be_made_is_one_sentence(karat, project):
     )
     said = karat("run", "keyed.py:Ask", "--data", "good.jsonl")
     assert said.code == 2
-    assert "cannot create task 'keyed.py:Ask': KeyError: 'NO_SUCH_KEY'" in said.err
+    says(said.err)
 
 
-def test_a_script_that_ends_itself_when_imported_is_one_sentence(karat, project):
+def test_a_script_that_ends_itself_when_imported_is_one_sentence(karat, project, says):
     (project / "script.py").write_text("import sys\nsys.exit(4)\n")
     said = karat("run", "script.py:main", "--data", "good.jsonl")
     assert (said.code, said.out) == (2, "")
-    assert "importing script.py failed at script.py:2: SystemExit: 4" in said.err
+    says(said.err)
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ def test_a_model_reaches_a_function_without_the_parameter_as_the_default(karat, 
     assert json.loads(karat("export", said.json["runs"][0]["id"]).out.splitlines()[0])["output"] == "openai/a"
 
 
-def test_a_budget_is_refused_for_a_model_without_a_price(karat, project):
+def test_a_budget_is_refused_for_a_model_without_a_price(karat, project, says):
     (project / "prompt.yaml").write_text(
         "dataset: {path: qa.jsonl, input: question}\ntask: {prompt: '{input}?', model: 'x@http://127.0.0.1:9/v1'}\n"
     )
     said = karat("run", "prompt.yaml", "--budget", 1)
     assert said.code == 2
-    assert "--budget needs the price of x@http://127.0.0.1:9/v1" in said.err
+    says(said.err)

@@ -52,10 +52,10 @@ def test_evaluate_and_aggregate(karat, made):
     assert "5 of 6" in said.out
 
 
-def test_evaluate_says_what_is_not_known(karat, made):
-    assert "did you mean 'exact_match'" in karat("evaluate", made["run"], "-e", "exact_mach").err
+def test_evaluate_says_what_is_not_known(karat, made, says):
+    says(karat("evaluate", made["run"], "-e", "exact_mach").err)
     assert "no run 'run-zz'" in karat("evaluate", "run-zz", "-e", "exact_match").err
-    assert "did you mean 'mean'" in karat("aggregate", made["evaluation"], "-a", "maen").err
+    says(karat("aggregate", made["evaluation"], "-a", "maen").err)
 
 
 def test_amend_adds_a_run_to_an_evaluation(karat, made, project):
@@ -277,11 +277,11 @@ def test_show_one_example_with_its_outputs_and_results(karat, made, kind):
     assert document["results"][0]["outcome"]["status"] == "skipped"
 
 
-def test_show_an_example_of_a_dataset(karat, made):
+def test_show_an_example_of_a_dataset(karat, made, says):
     assert "expected  ONE" in karat("show", "qa", "--example", "q0").out
     said = karat("show", "qa", "--example", "q11")
     assert said.code == 2
-    assert "qa@1 has no example 'q11': did you mean 'q1'" in said.err
+    says(said.err)
 
 
 def test_show_failed_by_kind(karat, made):
@@ -341,10 +341,10 @@ def test_export_of_values_that_are_not_text(karat, project):
     assert row["input"] == "one"
 
 
-def test_export_into_a_folder_that_is_not_there(karat, made):
+def test_export_into_a_folder_that_is_not_there(karat, made, says):
     said = karat("export", made["run"], "-o", "nowhere/out.csv")
     assert said.code == 2
-    assert "cannot be written" in said.err
+    says(said.err)
 
 
 def test_rm_is_refused_while_others_were_made_from_it(karat, made):

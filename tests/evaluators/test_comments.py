@@ -62,13 +62,13 @@ def test_a_number_with_a_unit_that_is_not_known_names_it_and_the_option(output: 
         comment("numeric_match", 42, output)
 
 
-def test_a_number_in_a_sentence_names_extract() -> None:
-    assert "extract takes the first or last number" in comment("numeric_match", "It is 42 or so", 42)
+def test_a_number_in_a_sentence_names_extract(says) -> None:
+    says(comment("numeric_match", "It is 42 or so", 42))
     assert "extract" not in comment("numeric_match", "no idea", 42)
 
 
-def test_a_difference_is_a_number_also_where_a_float_ends() -> None:
-    assert "they differ by 1.00000e+999, 0 is allowed" in comment("numeric_match", "1e999", 1)
+def test_a_difference_is_a_number_also_where_a_float_ends(says) -> None:
+    says(comment("numeric_match", "1e999", 1))
 
 
 def test_unit_metrics_say_what_they_measured() -> None:
@@ -99,14 +99,12 @@ def test_a_plain_function_says_what_it_gave(given: Any, said: str) -> None:
     assert "no verdict" in FunctionEvaluator(lambda outputs: None).evaluate(outputs=1).comment
 
 
-def test_long_texts_are_distinguished_where_they_part() -> None:
+def test_long_texts_are_distinguished_where_they_part(says) -> None:
     same = "the same words " * 10
     assert comment("exact_match", same + "red", same + "blue") == (
         "the output is not the reference: from character 151 on it is 'red' and not 'blue'"
     )
-    assert "from character 151 on it is 'red' and not ''" in comment(
-        "exact_match", same + "red", same, strip=False
-    )
+    says(comment("exact_match", same + "red", same, strip=False))
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ class TestJSONValid:
         assert (result.score, result.value) == (0.0, False)
         assert result.comment.startswith("not valid JSON: ")
 
-    def test_the_comment_says_where(self):
-        assert "at line 2, column 3" in JSONValid().evaluate(outputs='{"a": 1,\n  b}').comment
+    def test_the_comment_says_where(self, says):
+        says(JSONValid().evaluate(outputs='{"a": 1,\n  b}').comment)
 
     def test_fenced_json_is_an_option_which_the_comment_names(self):
         assert JSONValid(fenced=True).evaluate(outputs=FENCED).score == 1.0
@@ -105,16 +105,16 @@ class TestJSONSchemaMatch:
         assert result.comment == "$[0].city: 3 is not of type 'string' (and 1 more)"
         assert [error["path"] for error in result.metadata["errors"]] == ["$[0].city", "$[1]"]
 
-    def test_the_list_of_violations_is_bounded(self):
+    def test_the_list_of_violations_is_bounded(self, says):
         result = JSONSchemaMatch({"items": {"type": "string"}}).evaluate(outputs=list(range(1_000)))
         assert len(result.metadata["errors"]) == 20
-        assert "and 999 or more others" in result.comment
+        says(result.comment)
 
-    def test_violations_of_many_branches_are_bounded_together(self):
+    def test_violations_of_many_branches_are_bounded_together(self, says):
         schema = {"items": {"oneOf": [{"const": -at} for at in range(1, 301)]}}
         result = JSONSchemaMatch(schema).evaluate(outputs=list(range(1_000)))
         assert (result.score, len(result.metadata["errors"])) == (0.0, 20)
-        assert "or more others" in result.comment
+        says(result.comment)
         nested = {"items": {"oneOf": [{"items": {"oneOf": schema["items"]["oneOf"]}}] * 10}}
         assert JSONSchemaMatch(nested).evaluate(outputs=[[0]]).score == 0.0
 

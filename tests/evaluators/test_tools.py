@@ -46,11 +46,11 @@ class TestToolUse:
         assert result.score == score
         assert result.metadata["called_tools"] == ["search", "submit", "submit"]
 
-    def test_it_says_what_was_called_instead(self) -> None:
-        assert "called: search, submit" in ToolUseEvaluator(expected_tool="x").evaluate(outputs=TRACE).comment
-        assert "no tool was" in ToolUseEvaluator(expected_tool="x").evaluate(outputs=[]).comment
+    def test_it_says_what_was_called_instead(self, says) -> None:
+        says(ToolUseEvaluator(expected_tool="x").evaluate(outputs=TRACE).comment)
+        says(ToolUseEvaluator(expected_tool="x").evaluate(outputs=[]).comment)
         near = ToolUseEvaluator(expected_tool="submit", expected_args={"id": 3}).evaluate(outputs=TRACE)
-        assert "id is 1, expected 3" in near.comment
+        says(near.comment)
 
     def test_the_recorded_trace_of_an_answer(self) -> None:
         output = Output(
@@ -68,7 +68,7 @@ class TestToolUse:
 
 
 class TestToolCallAccuracy:
-    def test_partial_credit_with_precision_recall_and_f1(self) -> None:
+    def test_partial_credit_with_precision_recall_and_f1(self, says) -> None:
         agent = [call("a", x=1), call("b", x=2), call("c")]
         reference = [call("b", x=2), call("a", x=9)]
         result = ToolCallAccuracyEvaluator(args_match_mode="exact").evaluate(
@@ -78,7 +78,7 @@ class TestToolCallAccuracy:
         assert result.metadata["precision"] == pytest.approx(1 / 3)
         assert result.metadata["recall"] == 0.5
         assert result.metadata["f1"] == pytest.approx(0.4)
-        assert "x is 1, expected 9" in result.comment
+        says(result.comment)
 
     def test_each_call_counts_once(self) -> None:
         evaluator = ToolCallAccuracyEvaluator()

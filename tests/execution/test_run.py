@@ -144,7 +144,7 @@ def test_inputs_are_decoded_to_the_annotated_type(store):
     assert values(karat.run(of_model, data, store=store)) == [{"text": "a"}]
 
 
-def test_outputs_may_be_anything_that_can_be_stored_and_nothing_else(store):
+def test_outputs_may_be_anything_that_can_be_stored_and_nothing_else(store, says):
     @dataclasses.dataclass
     class Answer:
         text: str
@@ -163,7 +163,7 @@ def test_outputs_may_be_anything_that_can_be_stored_and_nothing_else(store):
     run = karat.run(task, examples(7), store=store)
     outcomes = [output.outcome for output in run.outputs()]
     assert [type(o) for o in outcomes] == [Ok, Ok, Ok, Failed, Failed, Failed, Failed]
-    assert "cannot be stored" in outcomes[3].error.message
+    says(outcomes[3].error.message)
     assert "NaN" in outcomes[4].error.message
     assert "inf" in outcomes[5].error.message
     assert (run.status, run.counts.failed) == ("partial", 4)
@@ -180,7 +180,7 @@ def test_a_tool_call_that_cannot_be_stored_fails_its_item(store):
     assert refused.error.message.startswith("trace[0].input.index ")
 
 
-def test_recorded_outputs_are_a_task(store, tmp_path):
+def test_recorded_outputs_are_a_task(store, tmp_path, says):
     from karat.tasks.recorded import RecordedOutputs
 
     lines = [{"id": "e0", "output": "zero"}, {"id": "e2", "error": "the server was down"}]
@@ -188,7 +188,7 @@ def test_recorded_outputs_are_a_task(store, tmp_path):
     run = karat.run(RecordedOutputs(tmp_path / "recorded.jsonl"), examples(3), store=store)
     outcomes = [output.outcome for output in run.outputs()]
     assert outcomes[0] == Ok("zero")
-    assert "no output for example 'e1'" in outcomes[1].error.message
+    says(outcomes[1].error.message)
     assert outcomes[2].error.message == "the server was down"
 
 
@@ -798,7 +798,7 @@ def test_interrupting_keeps_what_is_done(store):
     assert store.backend.lease(run.number) is None
 
 
-def test_what_is_said_about_an_existing_run_is_added_or_refused(store):
+def test_what_is_said_about_an_existing_run_is_added_or_refused(store, says):
     first = karat.run(double, examples(3), store=store, labels=["a"], metadata={"team": 1})
     again = karat.run(
         double, examples(3), store=store, labels=["b", "a"], metadata={"ticket": 7}, description="why"
@@ -812,8 +812,7 @@ def test_what_is_said_about_an_existing_run_is_added_or_refused(store):
     )
     assert stored.finished == first.header.finished
     refused = karat.run(double, examples(3), store=store, metadata={"team": 2}, description="other")
-    assert "metadata 'team' stays 1" in refused.notice
-    assert "its description stays 'why'" in refused.notice
+    says(refused.notice)
     assert store.runs.get(first.id).header == stored
     evaluation = karat.evaluate(first, ["exact_match"], labels=["x"])
     assert karat.evaluate(first, ["exact_match"], labels=["y"]).header.labels == ["x", "y"]

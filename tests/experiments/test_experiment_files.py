@@ -214,14 +214,14 @@ def test_what_would_fail_later_is_found_before_anything_runs(folder, text, expec
     assert any(expected in problem for problem in problems(text)), problems(text)
 
 
-def test_a_short_stored_dataset_is_checked_too(folder):
+def test_a_short_stored_dataset_is_checked_too(folder, says):
     with open_store("sqlite:///karat.db") as store:
         store.datasets.put(Dataset.from_examples([{"input": "x", "metadata": {"topic": "a"}}], name="stored"))
     found = problems(
         "dataset: stored\ntask: loud.py:loud\nevaluators: [json_valid]\n"
         "aggregators: [{name: mean, params: {by: tpic}}]\n"
     )
-    assert "no example has the metadata field 'tpic': did you mean 'topic'?" in found[0]
+    says(found[0])
 
 
 def test_a_store_beside_an_experiment_in_a_folder_of_any_name(tmp_path):
@@ -234,11 +234,11 @@ def test_a_store_beside_an_experiment_in_a_folder_of_any_name(tmp_path):
         assert (place / "own.db").is_file()
 
 
-def test_aliases_cannot_blow_up():
+def test_aliases_cannot_blow_up(says):
     rows = "\n".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 10)}]" for i in range(9)
     )
-    assert "too many values" in problems(f"a: &a [x, x]\n{rows}\n")[0]
+    says(problems(f"a: &a [x, x]\n{rows}\n")[0])
 
 
 def test_plain_words_mean_what_editors_show():
@@ -413,13 +413,13 @@ def test_a_prompt_for_several_models():
     assert [planned.task.model.spec for planned in one.runs] == ["openai/c"]
 
 
-def test_the_schema_of_an_answer():
+def test_the_schema_of_an_answer(says):
     Path("answer.json").write_text('{"type": "object"}')
     text = DATASET + "task: {prompt: '{input}', model: openai/x, schema: %s}\n"
     for schema in ("answer.json", "{type: object}"):
         task = read_experiment(written(text % schema)).runs[0].task
         assert task.configuration()["schema"] == {"type": "object"}
-    assert "cannot be read" in problems(text % "none.json")[0]
+    says(problems(text % "none.json")[0])
 
 
 def test_the_published_schema_is_the_one_in_use():

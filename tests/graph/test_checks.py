@@ -183,10 +183,10 @@ graph_post_process:
     assert not any("field 'a' not found" in problem or "second: is never" in problem for problem in found)
 
 
-def test_of_an_edge_that_could_mean_anything_nothing_more_is_reported(project):
+def test_of_an_edge_that_could_mean_anything_nothing_more_is_reported(project, says):
     text = graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: zzzzzz"))
     [problem] = problems(project, text)
-    assert "there is no node 'zzzzzz'" in problem
+    says(problem)
 
 
 LAMBDAS = """
@@ -245,11 +245,11 @@ graph_config:
 """
 
 
-def test_a_variable_that_nothing_sets_is_found_before_the_run(project):
+def test_a_variable_that_nothing_sets_is_found_before_the_run(project, says):
     [found] = problems(project, PROMPT, [{"id": 1, "question": "why"}])
     assert found.startswith("line 6: ")
     assert "{qestion}" in found
-    assert "did you mean 'question'" in found
+    says(found)
 
 
 def test_a_variable_that_code_may_set_is_left_to_the_record(project):
@@ -289,7 +289,7 @@ def test_a_file_beside_the_task_that_does_not_import_is_named(project):
     assert "NameError" in found
 
 
-def test_without_an_output_map_a_report_may_ask_for_what_nodes_set(project):
+def test_without_an_output_map_a_report_may_ask_for_what_nodes_set(project, says):
     text = """
 unit_metrics:
   node_type: lambda
@@ -303,7 +303,7 @@ graph_post_process:
     params: {aggregator_metrics_map: [{name: accuracy, unit_metrics_results: [fuzzy_match]}]}
 """
     [found] = problems(project, text, [{"answer": "a", "said": "b"}])
-    assert "unit_metrics_results field 'fuzzy_match' not found" in found
+    says(found)
 
 
 TWO_PROMPTS = """\
@@ -333,12 +333,11 @@ def loading(project, text: str, **options) -> list[str]:
     return caught.value.problems
 
 
-def test_unknown_variables_are_reported_together_with_every_other_mistake(project):
+def test_unknown_variables_are_reported_together_with_every_other_mistake(project, says):
     found = loading(project, TWO_PROMPTS.format(more=""))
     assert len(found) == 5, found
     assert ["output_map.id" in each for each in found] == [False, False, False, True, True]
-    assert "asks for {quesion}" in found[0]
-    assert "did you mean 'question'" in found[0]
+    says(found[0])
     assert "asks for {anser}" in "".join(found)
     assert "asks for {word}" in "".join(found)
 

@@ -98,7 +98,7 @@ def test_local_data_in_place_of_the_source_and_failures_give_exit_1(karat, proje
     assert "1 of 2" in out
 
 
-def test_check_stops_before_the_first_record(karat, project):
+def test_check_stops_before_the_first_record(karat, project, says):
     code, out, _ = karat("run", "eval/qa", "--check")
     assert code == 0
     assert "OK: task eval/qa, 30 records, 2 nodes, 1 post-processor" in out
@@ -107,7 +107,7 @@ def test_check_stops_before_the_first_record(karat, project):
     )
     code, _, err = karat("run", "eval/qa", "--check")
     assert code == 2
-    assert "did you mean 'said'" in err
+    says(err)
     assert not (project.folder / "karat.db").exists()
 
 
@@ -278,7 +278,7 @@ def test_an_interrupted_run_continues_by_record(karat, project):
     assert len(files(project)["output"]) == 10
 
 
-def test_a_metric_is_ranked_by_under_the_name_that_comparisons_show(karat, project):
+def test_a_metric_is_ranked_by_under_the_name_that_comparisons_show(karat, project, says):
     for _ in range(2):
         assert karat("run", "eval/qa", "--output_dir", "out", "--new")[0] == 0
     runs = [run["id"] for run in json.loads(karat("ls", "runs", "--json")[1])["runs"]]
@@ -286,19 +286,19 @@ def test_a_metric_is_ranked_by_under_the_name_that_comparisons_show(karat, proje
     assert (shown["evaluator"], shown["aggregator"]) == ("exact_match", "accuracy")
     code, out, _ = karat("rank", *runs, "--metric", "exact_match accuracy", "--json")
     assert (code, json.loads(out)["source"]) == (0, "exact_match")
-    assert "did you mean 'exact_match'?" in karat("rank", *runs, "--metric", "exact_match-recal")[2]
+    says(karat("rank", *runs, "--metric", "exact_match-recal")[2])
 
 
-def test_a_dotted_name_that_leads_nowhere_is_no_task_and_no_module(karat):
+def test_a_dotted_name_that_leads_nowhere_is_no_task_and_no_module(karat, says):
     code, _, told = karat("run", "evl.qa")
     assert code == 2
     assert "no task 'evl.qa'" in told
-    assert "did you mean 'eval/qa'?" in told
+    says(told)
     code, _, told = karat("run", "nope.task")
     assert code == 2
     assert "no task 'nope.task'" in told
-    assert "no module 'nope' on the import path" in told
-    assert "needs a dataset" in karat("run", "json.dumps")[2]
+    says(told)
+    says(karat("run", "json.dumps")[2])
 
 
 def test_a_check_tells_one_record_as_one(karat, project):

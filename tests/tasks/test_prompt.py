@@ -121,12 +121,12 @@ def test_what_an_input_contains_is_never_taken_for_a_variable(value, around):
     assert filled(around + " {input} " + around, value) == around + f" {value} " + around
 
 
-def test_a_variable_that_is_not_there_is_refused(refuses):
+def test_a_variable_that_is_not_there_is_refused(refuses, says):
     task = PromptTask("Say {questoin} to {input}", model="openai/x")
     assert task.variables() == ["questoin", "input"]
     problems = task.check(Example("a", {"question": "why"}))
     assert len(problems) == 1
-    assert "asks for {questoin} and the input has no such field: did you mean 'question'?" in problems[0]
+    says(problems[0])
     with refuses(RequestError):
         filled("{questoin}", {"question": "why"})
 

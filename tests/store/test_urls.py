@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import warnings
 from pathlib import Path
 
 import pytest
 
+from karat.datasets import Dataset
 from karat.errors import RequestError
 from karat.store import Store, check_store, open_existing, open_store, safe_url, store_file
 
@@ -79,6 +82,19 @@ def test_each_memory_store_is_its_own() -> None:
         assert one.backend is not other.backend
         assert one.url == "memory://"
         assert not one.backend.shared
+
+
+def test_a_store_that_nobody_closes_is_closed_with_its_last_handle(tmp_path: Path) -> None:
+    """Without the warning about a connection that ends open, which sqlite3 gives from Python 3.13 on."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dataset = open_store(tmp_path / "karat.db").datasets.put(Dataset.from_examples([(1,)]))
+        assert [example.input for example in dataset] == [1]
+        assert (tmp_path / "karat.db-wal").exists()
+        del dataset
+        gc.collect()
+    assert [each.message for each in caught if "database" in str(each.message)] == []
+    assert [each.name for each in tmp_path.iterdir()] == ["karat.db"]
 
 
 def test_a_store_is_given_back_as_it_is() -> None:

@@ -6,6 +6,7 @@ loses power may lose its last commits but not the file. `?synchronous=full` in t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sqlite3
@@ -415,9 +416,21 @@ def _read_only_uri(path: Path) -> str:
     return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro"
 
 
+class _Connection(sqlite3.Connection):
+    """A connection that is closed with the last handle that uses it: nobody has to close the store of a Run.
+
+    Python 3.13 and later warn about connections that end open.
+    """
+
+    def __del__(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # one that could not be opened
+            self.close()
+
+
 def _connect(path: Path | str, *, uri: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(
         path,
+        factory=_Connection,
         timeout=BUSY_SECONDS,
         isolation_level=None,
         check_same_thread=False,

@@ -74,6 +74,7 @@ def hostile(field: str) -> dict[str, str]:
         "minus infinity in another field": f'{{"analysis": "x", "c": -Infinity, "{field}": {value}}}',
         "a number that cannot be read": f'{{"analysis": "x", "c": {"9" * 6000}, "{field}": {value}}}',
         "a list that is nested too deeply": f'{{"analysis": "x", "c": {"[" * 9000}{"]" * 9000}, "{field}": {value}}}',
+        "a list beyond the bound": f'{{"analysis": "x", "c": {"[" * 500}{"]" * 500}, "{field}": {value}}}',
         "too long by far": json.dumps({"analysis": "x" * 250_000, field: high}),
         "an object as the analysis": f'{{"analysis": {{"text": "x"}}, "{field}": {value}}}',
         "a list as the analysis": f'{{"analysis": ["x"], "{field}": {value}}}',

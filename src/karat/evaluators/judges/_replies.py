@@ -19,6 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from karat.evaluators._values import nfkc
+from karat.serialization import MAX_DEPTH
 
 Field = Literal["pass", "score", "choice", "claims", "verdicts"]
 FIELDS: tuple[Field, ...] = ("pass", "score", "choice", "claims", "verdicts")
@@ -467,13 +468,11 @@ def _objects(text: str, field: str) -> list[dict[str, Any]]:
     if stripped.startswith("{"):
         try:
             # The whole reply is one object: then nothing inside of its texts counts.
-            whole, end = _decoder.raw_decode(stripped)
+            whole, end = _decoded(stripped, 0)
             if end == len(stripped):
                 return [whole] if field in whole else []
         except Malformed:
             raise
-        except RecursionError:
-            raise Malformed("the reply is nested too deeply") from None
         except ValueError:  # no JSON, or a number of thousands of digits
             pass
     text = after_thinking(text)
@@ -484,11 +483,9 @@ def _objects(text: str, field: str) -> list[dict[str, Any]]:
         if tries > MOST_BRACES:
             raise Malformed("the reply has too many braces to find the verdict")
         try:
-            value, end = _decoder.raw_decode(text, at)
+            value, end = _decoded(text, at)
         except Malformed:
             raise
-        except RecursionError:
-            raise Malformed("the reply is nested too deeply") from None
         except ValueError:
             at += 1
             continue
@@ -501,6 +498,28 @@ def _objects(text: str, field: str) -> list[dict[str, Any]]:
     if closing != last or not _TRAILING.match(text, closing):
         raise Malformed("text follows the JSON object with the verdict: end the reply with the object")
     return found
+
+
+def _decoded(text: str, at: int) -> tuple[dict[str, Any], int]:
+    """The JSON object that begins at a place, and where it ends.
+
+    Its depth is bounded here, because the depth that Python reads depends on its version: 1,000 levels or 10,000.
+    """
+    try:
+        value, end = _decoder.raw_decode(text, at)
+    except RecursionError:
+        raise Malformed("the reply is nested too deeply") from None
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            each
+            for part in level
+            for each in (part.values() if isinstance(part, dict) else part)
+            if isinstance(each, (dict, list))
+        ]
+        if not level:
+            return value, end
+    raise Malformed("the reply is nested too deeply")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """List the datasets, runs, evaluations and aggregations of the store, newest last.
 
-For a run: its labels, what distinguishes it from the others of its task and dataset, its score, cost and age.
+The list shows each run's labels, what distinguishes it from the others of its task and dataset, its score, cost and
+age.
 
     karat ls
     karat ls runs --task answer --limit 50

@@ -371,7 +371,7 @@ def test_rm_cascade(karat, made):
     assert karat("show", made["evaluation"]).code == 2
 
 
-def test_rm_is_refused_while_a_process_works_on_it(karat, made):
+def test_rm_is_refused_while_a_process_works_on_it(karat, made, says):
     with open_store() as store:
         header = store.runs.get(made["run"]).header
         wanted = Wanted(header.configuration, header.code, new=True)
@@ -380,7 +380,8 @@ def test_rm_is_refused_while_a_process_works_on_it(karat, made):
             for more in (["--dry-run"], ["--yes"]):
                 said = karat("rm", target, "--cascade", *more)
                 assert said.code == 3
-                assert f"{run.id} cannot be removed: process" in said.err
+                assert run.id in said.err
+                says(said.err)
         assert len(karat("ls", "runs", "--json").json["runs"]) == 2
         held.release()
     assert karat("rm", run.id, "--yes").code == 0

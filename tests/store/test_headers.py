@@ -134,7 +134,7 @@ def test_of_three_processes_that_ask_for_the_same_run_one_makes_it(
     assert [answer for answer in answers if answer[0] == "create"] == [["create", 1]]
     busy = [answer[1] for answer in answers if answer[0] == "StoreBusy"]
     assert len(busy) == 2
-    assert all(" is held by process " in sentence for sentence in busy)
+    assert all("held by process " in sentence for sentence in busy)
     assert len(shared.runs.list()) == 1
 
 

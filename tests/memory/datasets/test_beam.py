@@ -161,4 +161,4 @@ def test_questions_without_a_chat_are_noted(tmp_path):
     write_json(root / "100K" / "2" / "probing_questions" / "probing_questions.json", asked())
     found = read_memory_dataset(root)
     assert [sample.sample_id for sample in found.samples()] == ["100K-1"]
-    assert [note for note in found.notes if "1 folder left out" in note and "100K/2" in note]
+    assert [note for note in found.notes if "1 folder" in note and "100K/2" in note]

@@ -135,7 +135,10 @@ def build(path: Path, count: int) -> None:
 def _finish(repository: Any, number: int, header: Any) -> None:
     import msgspec
 
+    from karat.store.columns import join_segments
+
     repository.save(number, msgspec.structs.replace(header, finished=time.time()))
+    join_segments(repository.get(header.id))
 
 
 def resident() -> float:

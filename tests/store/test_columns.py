@@ -21,15 +21,17 @@ from karat.records import Call, Failed, Ok, Skipped, Usage
 from karat.serialization import encode
 from karat.store import ReadPool, Store, open_store
 from karat.store import columns as columns_module
-from karat.store.backend import FAILED, OK, SKIPPED, RecordDecoder, Row
+from karat.store.backend import FAILED, OK, REUSED, SKIPPED, RecordDecoder, Row
 from karat.store.columns import (
     FIELDS,
     ItemColumns,
     Segment,
+    StatusCounts,
     cached_segments,
     cells_of_output,
     example_columns,
     flat_fields,
+    join_segments,
     kind_of_outcome,
     load_columns,
     made_elsewhere,
@@ -502,3 +504,82 @@ def test_records_that_are_decoded_together_are_checked_one_by_one() -> None:
     for broken in ([good[0], b""], [good[0], b"[]"], [b"%b,%b" % tuple(good)], [*cut]):
         with pytest.raises(StoreError):
             decoder.decode_all(broken)
+
+
+@pytest.fixture
+def small_segments(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment for each record, some of which are read and joined together."""
+    append = store.backend.append
+
+    def append_each(parent: int, rows: list[Row], owner: str | None = None) -> int:
+        return sum(append(parent, [row], owner) for row in rows)
+
+    monkeypatch.setattr(store.backend, "append", append_each)
+    monkeypatch.setattr("karat.store.columns.MOST_SEGMENTS", 1)
+    monkeypatch.setattr("karat.store.columns.JOINED_RECORDS", 7)
+    monkeypatch.setattr("karat.store.sql._SEGMENT_RECORDS", 5)
+
+
+def facts_of(handle: Any) -> Any:
+    return from_columns(load_columns(handle)), StatusCounts().update(handle)
+
+
+def test_the_segments_of_a_stage_are_joined_at_its_end(
+    store: Store, small_segments: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = store.backend
+    failing.update({"t3", "t7"})
+    with monkeypatch.context() as patch:
+        patch.setattr("karat.execution.pipeline.join_segments", lambda handle: None)
+        apart = karat.run(shout, examples(40), store=store)
+        judged = karat.evaluate(apart, ["exact_match", "edit_distance"])
+    counted = StatusCounts()
+    assert counted.update(apart)[OK] == 38
+    for handle in (apart, judged):
+        before, state = facts_of(handle), backend.last_segment(handle.number)
+        many = backend.segment_count(handle.number)
+        join_segments(handle)
+        assert backend.segment_count(handle.number) < many / 5
+        assert (facts_of(handle), backend.last_segment(handle.number)) == (before, state)
+        assert counted.update(apart) == facts_of(apart)[1]
+    failing.clear()
+    retried = karat.run(shout, examples(40), store=store, retry_failed=True)  # adds two, and joins again
+    assert retried.id == apart.id
+    assert_same(retried)
+    assert counted.update(retried)[OK] == 40
+    joined = karat.evaluate(retried, ["exact_match", "edit_distance"], retry_failed=True)
+    assert_same(joined)
+    assert backend.segment_count(joined.number) < 20
+
+
+def test_a_reader_is_right_while_segments_are_joined(
+    store: Store, small_segments: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("karat.execution.pipeline.join_segments", lambda handle: None)
+        run = karat.run(shout, examples(60), store=store)
+    expected = from_records(run)
+    read, reading = store.backend.segments, [0]
+
+    def segments(parent: int, after: int = 0) -> Iterator[tuple[int, int, bytes]]:
+        reading[0] += 1
+        for place, segment in enumerate(read(parent, after)):
+            yield segment
+            if reading[0] == 1 and place == 10:
+                reading[0] = 2
+                join_segments(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.backend, "segments", segments)
+        assert from_columns(load_columns(run)) == expected
+    counted = StatusCounts()
+    # As if it had read a part of the segments before they were joined:
+    counted.last, counted.counts = next(iter(read(run.number)))[0] - 2, [5, *counted.counts[1:]]
+    assert counted.update(run) == [60, *[0] * REUSED]
+
+
+def test_segments_that_are_deleted_meanwhile_are_not_joined(store: Store, small_segments: None) -> None:
+    run = karat.run(shout, examples(9), store=store)
+    first, records, _ = next(iter(store.backend.segments(run.number)))
+    store.backend.join_segments(run.number, first, first, records + 1, b"not a segment")
+    assert_same(run)

@@ -32,6 +32,7 @@ from karat.process import fewer_collections
 from karat.records import Counts, Failure, Usage, add_usage, usage_of
 from karat.store.appender import Appender
 from karat.store.backend import Row
+from karat.store.columns import join_segments
 from karat.store.handles import Evaluation, Run
 from karat.store.lease import Held
 
@@ -318,6 +319,8 @@ class Stage:
             abandoned = metadata.get("abandoned_threads", 0) + self._abandoned
             metadata = {**metadata, "abandoned_threads": abandoned}
         try:
+            if error is None:
+                join_segments(self.handle)
             counts = self._repository.count(self.handle.number, self.total)
             stopped = str(error) if isinstance(error, Stopped) else None
             self._save(

@@ -149,7 +149,8 @@ class ScannedFields(NamedTuple):
     """The fields of some rows, each a sequence with one element for a row."""
 
     positions: Sequence[int]
-    items: Sequence[str]
+    items: Sequence[bytes]
+    """As they are stored."""
     tries: Sequence[int]
     statuses: Sequence[int]
     payloads: Sequence[bytes]
@@ -239,6 +240,12 @@ class Backend(Protocol):
 
     def segments(self, parent: int, after: int = 0) -> Iterator[tuple[int, int, bytes]]:
         """`(number, records, payload)` of the segments after a number, in the order of their commits."""
+
+    def segment_count(self, parent: int) -> int:
+        """How many segments a header has."""
+
+    def join_segments(self, parent: int, first: int, last: int, records: int, payload: bytes) -> None:
+        """Replace several segments by one with the same records, under the number of the last."""
 
     def last_segment(self, parent: int) -> tuple[int, int]:
         """The number of the newest segment of a header, and how many records its segments have together."""

@@ -1,9 +1,10 @@
 """Columns beside the records: status, score, seconds, cost and tokens of every item, as arrays.
 
-A batch of records is committed together with one segment, which has the same items in packed form. Segments are only
-ever added, in the order of commits, so they are right for runs that are going on, were interrupted, retried or
-extended: of an item with several tries the latest counts, as for the records. A reader that has seen some segments
-asks for the later ones.
+A batch of records is committed together with one segment, which has the same items in packed form. Segments are added
+in the order of commits, so they are right for runs that are going on, were interrupted, retried or extended: of an item
+with several tries the latest counts, as for the records. A reader that has seen some segments asks for the later ones.
+When a stage ends, its many small segments are joined to a few large ones, which say what they were made of: a reader
+that has seen a part of these starts again.
 
 Records that were stored without columns (by an earlier karat, or by a backend that does not keep them) are read once
 instead, and the columns are kept in the user's cache.
@@ -22,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
-from itertools import chain, product
-from operator import attrgetter
+from itertools import chain, compress, product, repeat
+from operator import attrgetter, is_not, or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 from zlib import crc32
@@ -394,14 +395,15 @@ def cell_reader(kind: str) -> Callable[[Sequence[bytes]], CellFields]:
             if described.count(None) == len(described)
             else [_order_code(each.orders) if each and each.orders is not None else 0 for each in described],
         )
-        odd = [place for place, each in enumerate(outcomes) if type(each) is not good or records[place].trace]
+        bad = list(map(is_not, map(type, outcomes), repeat(good)))
+        odd = list(compress(range(len(records)), map(or_, bad, map(bool, map(_TRACE, records)))))
         if odd:
-            count = len(records)
-            costs: list[float | None] = [None] * count
-            read, written, kinds = [0] * count, [0] * count, [""] * count
+            size = len(records)
+            costs: list[float | None] = [None] * size
+            read, written, kinds = [0] * size, [0] * size, [""] * size
             for place in odd:
                 costs[place], read[place], written[place] = _spent(records[place].trace)
-                if type(outcomes[place]) is not good:
+                if bad[place]:
                     kinds[place] = kind_of_outcome(outcomes[place])
             fields = fields._replace(costs=costs, read=read, written=written, kinds=kinds)
         return fields
@@ -410,7 +412,7 @@ def cell_reader(kind: str) -> Callable[[Sequence[bytes]], CellFields]:
 
 
 NO_RESULT = _Scored()
-_OUTCOME, _SECONDS, _QUEUE = map(attrgetter, ("outcome", "seconds", "queue_seconds"))
+_OUTCOME, _SECONDS, _QUEUE, _TRACE = map(attrgetter, ("outcome", "seconds", "queue_seconds", "trace"))
 _SCORE, _METADATA = map(attrgetter, ("score", "metadata"))
 
 
@@ -455,6 +457,8 @@ class Segment(msgspec.Struct, array_like=True, frozen=True):
     """… and of each record the place of its kind, from 1, int32; 0, the default, for none."""
     orders: bytes | None = None
     """uint8, the place in `ORDERS` of a comparison; empty where none has one, None in segments of an earlier karat."""
+    since: int = 0
+    """The number of the first of the segments that were joined to this one; 0 where it was not joined."""
 
 
 SEGMENT_FORMAT = 1
@@ -485,17 +489,19 @@ def pack(rows: Sequence[Row], keys: ItemKeys) -> bytes | None:
         fields = CellFields.of(cells)
     except TypeError:  # None
         return None
-    return _pack_fields(positions, items, tries, statuses, fields, keys)
+    stored = {item: key for item, (key, _) in keys.items()}
+    return _pack_fields(positions, items, tries, statuses, fields, stored)
 
 
 def _pack_fields(
     positions: Sequence[int],
-    items: Sequence[str],
+    items: Sequence[str] | Sequence[bytes],
     tries: Sequence[int],
     statuses: Sequence[int],
     cells: CellFields,
-    keys: ItemKeys,
+    stored: Mapping[Any, bytes],
 ) -> bytes:
+    """Encode columns as a segment; `stored` has the stored form of every item."""
     scores, seconds, queues, paid, read, written, kinds, orders = cells
     kind_codes = b""
     known: list[str] = []
@@ -504,13 +510,13 @@ def _pack_fields(
         places = {"": 0, **{kind: place for place, kind in enumerate(known, 1)}}
         kind_codes = _packed("i", map(places.__getitem__, kinds))
     codes = b""
-    if len(keys) > 1:
-        codes = _packed("i", map({item: place for place, item in enumerate(keys)}.__getitem__, items))
+    if len(stored) > 1:
+        codes = _packed("i", map({item: place for place, item in enumerate(stored)}.__getitem__, items))
     return _encode(
         Segment(
             SEGMENT_FORMAT,
             _packed("i", positions),
-            [key for key, _ in keys.values()],
+            list(stored.values()),
             codes,
             bytes(statuses),
             _packed("i", tries) if max(tries) > 1 else b"",
@@ -542,7 +548,9 @@ def _floats(values: Sequence[float | None]) -> bytes:
 REPORT_EXAMPLES = 4096
 """Examples after which the progress of a build is reported."""
 JOINED_RECORDS = 1 << 16
-"""Records of small segments that are joined before they become arrays."""
+"""Records of small segments that are joined before they become arrays, or when a stage ends …"""
+MOST_SEGMENTS = 64
+"""… where there are more of them than so many."""
 
 
 class ItemName(NamedTuple):
@@ -654,6 +662,10 @@ class _Retried(Exception):
     """An item has several tries, so its status is that of the latest."""
 
 
+class _Joined(Exception):
+    """Segments that were read already have been joined with later ones meanwhile."""
+
+
 def _loaded(
     handle: Run | Evaluation,
     fields: Iterable[str],
@@ -668,8 +680,12 @@ def _loaded(
             header = None if only is None else handle.header
             if isinstance(header, EvaluationHeader):  # of one evaluator and run, most likely
                 capacity //= max(1, len(header.evaluators) * len(header.runs))
-            segments = backend.segments(handle.number)
-            return _assembled(handle.kind, segments, capacity, fields, last, only, statuses)
+            while True:
+                try:
+                    segments = backend.segments(handle.number)
+                    return _assembled(handle.kind, segments, capacity, fields, last, only, statuses)
+                except _Joined:
+                    continue
         except msgspec.DecodeError as error:
             raise StoreError(f"the columns of {handle.id} cannot be read: {error}") from error
     return _assembled(handle.kind, cached_segments(handle), 0, fields, 0, only, statuses)
@@ -714,6 +730,9 @@ class StatusCounts:
                 if segment.tries:
                     self._retried = True
                     break
+                if segment.since and segment.since <= self.last:
+                    self.last, self.counts = 0, [0] * len(self.counts)  # a part of it is counted already
+                    return self.update(handle)
                 self.last = number
                 for status in range(len(self.counts)):
                     self.counts[status] += segment.statuses.count(status)
@@ -743,11 +762,9 @@ def _read_segments(
         if report is not None:
             report(stop / extent)
         if positions:
-            keys = ItemKeys()
-            for item in set(items):
-                keys[item]
             number += 1
-            packed = _pack_fields(positions, items, tries, statuses, read(payloads), keys)
+            stored = {item: item for item in sorted(set(items))}
+            packed = _pack_fields(positions, items, tries, statuses, read(payloads), stored)
             yield number, len(positions), packed
 
 
@@ -788,11 +805,13 @@ class _Assembly:
         self._records = 0
         self._special = {"kind_codes": self._kind_codes, "orders": self._orders}
 
-    def add(self, payload: bytes) -> None:
-        """Add the records of a segment; `done` joins the last ones."""
+    def add(self, payload: bytes, seen: int = 0) -> None:
+        """Add the records of a segment; `done` joins the last ones. `seen` is the number of the segment before it."""
         segment = _decode(payload)
         if segment.format != SEGMENT_FORMAT:
             raise msgspec.DecodeError(f"format {segment.format} is not known")
+        if segment.since and segment.since <= seen:
+            raise _Joined
         statuses = segment.statuses
         if self.statuses is not None:
             if segment.tries:
@@ -913,6 +932,48 @@ class _Assembly:
             self.arrays[name] = new
 
 
+def join_segments(handle: Run | Evaluation) -> None:
+    """Join the small segments of a run or an evaluation to large ones, where there are many.
+
+    A million examples come in some ten thousand segments between the records. A reader would have to look for each.
+    """
+    backend = handle.store.backend
+    if not backend.has_columns(handle.number) or backend.segment_count(handle.number) <= MOST_SEGMENTS:
+        return
+    waiting: list[tuple[int, int, bytes]] = []
+    records = 0
+
+    def join() -> None:
+        if len(waiting) > 1:
+            payload = _encode(_joined(handle.kind, waiting, records))
+            backend.join_segments(handle.number, waiting[0][0], waiting[-1][0], records, payload)
+        waiting.clear()
+
+    for segment in backend.segments(handle.number):
+        if segment[1] < JOINED_RECORDS:
+            waiting.append(segment)
+            records += segment[1]
+        if max(segment[1], records) >= JOINED_RECORDS:
+            join()
+            records = 0
+    join()
+
+
+def _joined(kind: str, segments: Sequence[tuple[int, int, bytes]], records: int) -> Segment:
+    assembly = _Assembly(kind, (*FLOATS, *WHOLE), records, None, None)
+    for _, _, payload in segments:
+        assembly.add(payload)
+    assembly.done()
+    fields = {name: array[: assembly.count].tobytes() for name, array in assembly.arrays.items()}
+    return Segment(
+        SEGMENT_FORMAT,
+        items=list(assembly.items),
+        kinds=list(assembly.kinds)[1:],
+        since=_decode(segments[0][2]).since or segments[0][0],
+        **fields,
+    )
+
+
 def _assembled(
     kind: str,
     segments: Iterable[tuple[int, int, bytes]],
@@ -927,7 +988,7 @@ def _assembled(
     assembly = _Assembly(kind, {*fields, "tries"}, capacity, only, statuses)
     seen = 0
     for number, _, payload in segments:
-        assembly.add(payload)
+        assembly.add(payload, seen)
         seen = number
     assembly.done()
     count, arrays = assembly.count, assembly.arrays

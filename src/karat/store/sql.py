@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import accumulate
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -275,10 +276,10 @@ class SqlBackend:
         if not found:
             return ScannedFields((), (), (), (), ())
         positions, keys, tries, statuses, payloads, expected = zip(*found, strict=True)
-        items = _Items()
         try:
+            checksums = {key: crc32(key) for key in set(keys)}
             starts = [
-                (items[i][1] + 64 * p + 8 * t + s) & 0xFFFFFFFF
+                (checksums[i] + 64 * p + 8 * t + s) & 0xFFFFFFFF
                 for i, p, t, s in zip(keys, positions, tries, statuses, strict=True)
             ]
             sound = tuple(map(crc32, payloads, starts)) == expected
@@ -286,7 +287,7 @@ class SqlBackend:
             sound = False
         if not sound:
             self.scan(parent, start, stop)  # raises, unless the records are of schema 1 and have no checksum
-        return ScannedFields(positions, [items[key][0] for key in keys], tries, statuses, payloads)
+        return ScannedFields(positions, keys, tries, statuses, payloads)
 
     def scan_at(self, parent: int, positions: Sequence[int]) -> list[Row]:
         rows: list[Row] = []
@@ -311,12 +312,15 @@ class SqlBackend:
         return bool(found and found[0][0])
 
     def segments(self, parent: int, after: int = 0) -> Iterator[tuple[int, int, bytes]]:
-        sql = (
-            "SELECT number, records, payload, checksum FROM karat_columns WHERE parent = ? AND number > ?"
-            " ORDER BY number LIMIT 500"
-        )
-        while found := self._read(sql, (parent, after)) if self._keeps_columns else []:
-            for number, records, payload, expected in found:
+        those = "FROM karat_columns WHERE parent = ? AND number > ?"
+        sizes = f"SELECT number, records {those} ORDER BY number LIMIT 500"
+        sql = f"SELECT number, records, payload, checksum {those} AND number <= ? ORDER BY number"
+        while found := self._read(sizes, (parent, after)) if self._keeps_columns else []:
+            # As many as have some ten thousand records together: a segment has from one to that many.
+            sums = accumulate(int(records) for _, records in found)
+            place = next((at for at, total in enumerate(sums) if total >= _SEGMENT_RECORDS), -1)
+            last = int(found[place][0])
+            for number, records, payload, expected in self._read(sql, (parent, after, last)):
                 # `_is_sound` written out: a large store has some ten thousand segments.
                 if not isinstance(payload, bytes) or crc32(payload) != expected:
                     raise StoreError(
@@ -324,7 +328,27 @@ class SqlBackend:
                         " copy (karat doctor lists the damage)"
                     )
                 yield int(number), int(records), payload
-            after = int(found[-1][0])
+            after = last
+
+    def segment_count(self, parent: int) -> int:
+        if not self._keeps_columns:
+            return 0
+        return int(self._read("SELECT count(*) FROM karat_columns WHERE parent = ?", (parent,))[0][0])
+
+    def join_segments(self, parent: int, first: int, last: int, records: int, payload: bytes) -> None:
+        those = "FROM karat_columns WHERE parent = ? AND number >= ? AND number"
+        found = self._sql(f"SELECT coalesce(sum(records), 0) {those} <= ?")
+        delete = self._sql(f"DELETE {those} < ?")
+        update = self._sql("UPDATE karat_columns SET records = ?, payload = ?, checksum = ? WHERE number = ?")
+
+        def work(cursor: Any) -> None:
+            self._one_at_a_time(cursor)
+            cursor.execute(found, (parent, first, last))
+            if int(cursor.fetchone()[0]) == records:  # else they were deleted meanwhile
+                cursor.execute(delete, (parent, first, last))
+                cursor.execute(update, (records, payload, crc32(payload), last))
+
+        self._write(work)
 
     def last_segment(self, parent: int) -> tuple[int, int]:
         if not self._keeps_columns:
@@ -592,6 +616,8 @@ def like_pattern(pieces: Sequence[str]) -> str:
     return "%".join(["", *(re.sub("[!%_]", r"!\g<0>", piece) for piece in pieces), ""])
 
 
+_SEGMENT_RECORDS = 1 << 15
+"""Records of the segments that are read together."""
 _WRONG_TYPE = (TypeError, ValueError, AttributeError, OverflowError)
 """What reading a column raises whose content is of another type than it was written."""
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
-from itertools import chain, compress, product, repeat
-from operator import attrgetter, is_not, or_
+from itertools import chain, product
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 from zlib import crc32
@@ -395,15 +395,20 @@ def cell_reader(kind: str) -> Callable[[Sequence[bytes]], CellFields]:
             if described.count(None) == len(described)
             else [_order_code(each.orders) if each and each.orders is not None else 0 for each in described],
         )
-        bad = list(map(is_not, map(type, outcomes), repeat(good)))
-        odd = list(compress(range(len(records)), map(or_, bad, map(bool, map(_TRACE, records)))))
+        odd: Sequence[int] = ()
+        if any(map(_TRACE, records)):
+            odd = [
+                place for place, each in enumerate(records) if each.trace or type(each.outcome) is not good
+            ]
+        elif set(map(type, outcomes)) != {good}:
+            odd = [place for place, each in enumerate(outcomes) if type(each) is not good]
         if odd:
             size = len(records)
             costs: list[float | None] = [None] * size
             read, written, kinds = [0] * size, [0] * size, [""] * size
             for place in odd:
                 costs[place], read[place], written[place] = _spent(records[place].trace)
-                if bad[place]:
+                if type(outcomes[place]) is not good:
                     kinds[place] = kind_of_outcome(outcomes[place])
             fields = fields._replace(costs=costs, read=read, written=written, kinds=kinds)
         return fields

@@ -269,25 +269,27 @@ class SqlBackend:
             raise
 
     def scan_fields(self, parent: int, start: int, stop: int) -> ScannedFields:
+        # The try and the status in one number, as the checksum has them: each column of a row takes time.
         found = self._read(
-            f"SELECT position, item, try_number, status, payload, {self._checksum}{_RANGE}",
+            f"SELECT position, item, 8 * try_number + status, payload, {self._checksum}{_RANGE}",
             (parent, start, stop),
         )
         if not found:
             return ScannedFields((), (), (), (), ())
-        positions, keys, tries, statuses, payloads, expected = zip(*found, strict=True)
+        positions, keys, codes, payloads, expected = zip(*found, strict=True)
         try:
             checksums = {key: crc32(key) for key in set(keys)}
             starts = [
-                (checksums[i] + 64 * p + 8 * t + s) & 0xFFFFFFFF
-                for i, p, t, s in zip(keys, positions, tries, statuses, strict=True)
+                (checksums[key] + 64 * position + code) & 0xFFFFFFFF
+                for key, position, code in zip(keys, positions, codes, strict=True)
             ]
             sound = tuple(map(crc32, payloads, starts)) == expected
         except _WRONG_TYPE:
             sound = False
         if not sound:
             self.scan(parent, start, stop)  # raises, unless the records are of schema 1 and have no checksum
-        return ScannedFields(positions, keys, tries, statuses, payloads)
+        tries = (1,) * len(codes) if max(codes) < 16 else [code >> 3 for code in codes]
+        return ScannedFields(positions, keys, tries, bytes([code & 7 for code in codes]), payloads)
 
     def scan_at(self, parent: int, positions: Sequence[int]) -> list[Row]:
         rows: list[Row] = []

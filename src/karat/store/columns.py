@@ -554,8 +554,8 @@ REPORT_EXAMPLES = 4096
 """Examples after which the progress of a build is reported."""
 JOINED_RECORDS = 1 << 16
 """Records of small segments that are joined before they become arrays, or when a stage ends …"""
-MOST_SEGMENTS = 64
-"""… where there are more of them than so many."""
+MOST_SEGMENTS = 1000
+"""… where there are more of them than so many: fewer are read in some milliseconds, and joining them loads NumPy."""
 
 
 class ItemName(NamedTuple):

@@ -6,6 +6,7 @@ import codecs
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import BinaryIO
 
 import msgspec
@@ -68,14 +69,18 @@ def may_repeat_keys(text: bytes, value: object) -> bool:
 
 def _keys(value: object) -> int:
     """How many keys a JSON value has, at all depths."""
-    count, waiting = 0, [value]
-    while waiting:
-        each = waiting.pop()
+    count, containers = 0, [value]
+    for each in containers:  # grows while it is read
         if type(each) is dict:
             count += len(each)
-            waiting += [inner for inner in each.values() if type(inner) is dict or type(inner) is list]
+            inside: Iterable[object] = each.values()
         elif type(each) is list:
-            waiting += [inner for inner in each if type(inner) is dict or type(inner) is list]
+            inside = each
+        else:
+            break  # a value that is neither is alone
+        for inner in inside:
+            if type(inner) is dict or type(inner) is list:
+                containers.append(inner)
     return count
 
 

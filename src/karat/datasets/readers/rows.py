@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -104,9 +105,7 @@ class RowSource:
 
 def bounded_lines(file: BinaryIO, source: str) -> Iterator[tuple[int, bytes]]:
     """Number and yield the lines of a file; a line that is longer than a row may be is a DataError."""
-    number = 0
-    while line := file.readline(MAX_ROW + 1):
-        number += 1
+    for number, line in enumerate(iter(partial(file.readline, MAX_ROW + 1), b""), 1):
         if len(line) > MAX_ROW:
             raise DataError(f"{source} line {number}: {too_large()}")
         yield number, line

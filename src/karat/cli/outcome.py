@@ -106,15 +106,25 @@ def next_steps(*handles: Any) -> list[Block]:
     """What failed, and the commands that show it and the rows."""
     there = [each for each in handles if each is not None]
     runs = [each for each in there if isinstance(each, Run) and each.counts.failed]
-    failed = runs[:1] + [each for each in there if not isinstance(each, Run) and each.counts.failed]
+    failed = runs[:MOST_RUNS] + [each for each in there if not isinstance(each, Run) and each.counts.failed]
     if not failed:  # results are skipped where an output failed
         failed = [each for each in there if each.counts.skipped > each.counts.not_applicable][:1]
     last = there[-1] if there else None
     blocks: list[Block] = []
+    labels = run_labels([run.header for run in runs]) if len(runs) > 1 else {}
+    causes: dict[str, list[str]] = {}  # several variants often fail for one reason
     for each in failed:
         reason = common_failure(each) if isinstance(each, Run) else ""
         texts = [f"all {each.counts.failed:,} failed: {reason}"] if reason else failure_texts(each)
-        blocks += [Paragraph(Styled(text, "bad")) for text in texts]
+        for text in texts:
+            causes.setdefault(text, []).extend([labels[each.id]] if each.id in labels else [])
+    for text, of in causes.items():
+        who = f"each of {len(of)} runs: " if len(of) > 2 else f"{clean(', '.join(of))}: " if of else ""
+        blocks.append(Paragraph(Styled(who + text, "bad")))
+    if len(runs) > MOST_RUNS:
+        blocks.append(
+            Paragraph(f"{plural(len(runs) - MOST_RUNS, 'more run')} with failures: karat ls lists them")
+        )
     blocks += [
         Paragraph(Styled("every output is null: does the task return its answer?", "warning"))
         for each in there
@@ -123,7 +133,7 @@ def next_steps(*handles: Any) -> list[Block]:
     if last is None or last.store.url == "memory://":  # nothing is left for another command
         return blocks
     commands = [each.store.command("show", each.id, "--failed") for each in failed]
-    lines = [("failures", commands)] if commands else []
+    lines = [("" if place else "failures", [command]) for place, command in enumerate(commands)]
     if last.counts.total:
         lines.append(("rows", [last.store.command("show", last.id)]))
     if isinstance(last, Run) and last.counts.ok:
@@ -136,6 +146,8 @@ def _returns_nothing(run: Run) -> bool:
     return all(isinstance(each.outcome, Ok) and each.outcome.value is None for each in run.outputs())
 
 
+MOST_RUNS = 5
+"""Runs whose failures are shown."""
 MOST_KINDS = 3
 """Kinds of failures that are shown of a run or an evaluation."""
 

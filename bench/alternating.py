@@ -17,9 +17,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from machine import machine, write_bytecode
+from machine import CHECKOUT, machine, write_bytecode
 
-HERE = Path(__file__).resolve().parents[1]
 BENCHMARKS = [
     "spine.py --sizes 20000",
     "graphs.py --sizes 20000 --calls 500",
@@ -61,10 +60,10 @@ def main() -> None:
     given = parser.parse_intermixed_args()
     print(machine())
     write_bytecode(given.older)
-    write_bytecode(HERE)
+    write_bytecode(CHECKOUT)
     print(f"{'benchmark':38} {'older, least':>12} {'median':>8} {'this, least':>12} {'median':>8}   ratios")
     for command in given.benchmarks:
-        taken: dict[Path, list[float]] = {given.older.resolve(): [], HERE: []}
+        taken: dict[Path, list[float]] = {given.older.resolve(): [], CHECKOUT: []}
         for number in range(given.rounds):
             for checkout in list(taken)[:: 1 if number % 2 else -1]:
                 taken[checkout].append(processor_seconds(checkout, command))

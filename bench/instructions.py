@@ -20,9 +20,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-from machine import machine
+from machine import CHECKOUT, machine
 
-HERE = Path(__file__).resolve().parents[1]
 MODES = ("call-uncached", "call-cached", "record")
 
 
@@ -132,7 +131,7 @@ def main() -> None:
     print(machine())
     for mode in given.modes:
         spec = f"fake@http://127.0.0.1:{port[0]}/v1"
-        old, new = (instructions(each.resolve(), mode, spec, given.count) for each in (given.older, HERE))
+        old, new = (instructions(each.resolve(), mode, spec, given.count) for each in (given.older, CHECKOUT))
         print(f"{mode:14} {old:12,.0f} {new:12,.0f} instructions   {new / old:.3f}", flush=True)
 
 

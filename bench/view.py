@@ -313,7 +313,7 @@ async def shout(text: str) -> str:
     return text.upper()
 
 
-LONGER = {"name": "by_metric", "params": {"metric": "edit_distance"}}
+BY_DISTANCE = {"name": "by_metric", "params": {"metric": "edit_distance"}}
 
 
 def write_comparisons(path: Path, count: int) -> list[str]:
@@ -326,7 +326,7 @@ def write_comparisons(path: Path, count: int) -> list[str]:
             karat.run(partial(answer, every=every), examples, store=store, progress=False)
             for every in (2, 3, 5)
         ]
-        karat.rank(runs, evaluator=LONGER, progress=False)
+        karat.rank(runs, evaluator=BY_DISTANCE, progress=False)
         return [run.id for run in runs]
 
 
@@ -453,7 +453,7 @@ def main() -> None:
             found[name], found[f"{name} MB"], found[f"{name} CPU s"] = measure_command(path, *arguments)
         compared = Path(temporary) / "comparisons.db"
         runs = write_comparisons(compared, given.examples // 15)
-        rank = ("rank", *runs, "--evaluator", json.dumps(LONGER), "--confidence", "0.951")
+        rank = ("rank", *runs, "--evaluator", json.dumps(BY_DISTANCE), "--confidence", "0.951")
         found["rank"], found["rank MB"], found["rank CPU s"] = measure_command(compared, *rank)
     if given.pairs:
         found |= writer_pairs(given.pairs, 30_000)

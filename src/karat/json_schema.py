@@ -65,8 +65,8 @@ class _Watch(threading.local):
         parts, self.value = _count_parts(self.value), None
         if parts <= PARTS:
             raise Undecided(
-                f"the schema check did not finish within {SECONDS:g} s: it refers to the same parts again and again, "
-                "or compares with too many values"
+                f"the schema check did not finish within {SECONDS:g} s: the schema refers to the same parts again "
+                "and again, or compares with too many values"
             )
         self.end += SECONDS * (parts / PARTS - 1)
 

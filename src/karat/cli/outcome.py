@@ -121,10 +121,9 @@ def next_steps(*handles: Any) -> list[Block]:
     for text, of in causes.items():
         who = f"each of {len(of)} runs: " if len(of) > 2 else f"{clean(', '.join(of))}: " if of else ""
         blocks.append(Paragraph(Styled(who + text, "bad")))
-    if len(runs) > MOST_RUNS:
-        blocks.append(
-            Paragraph(f"{plural(len(runs) - MOST_RUNS, 'more run')} with failures: karat ls lists them")
-        )
+    more = len(runs) - MOST_RUNS
+    if more > 0:
+        blocks.append(Paragraph(f"{plural(more, 'more run')} with failures"))
     blocks += [
         Paragraph(Styled("every output is null: does the task return its answer?", "warning"))
         for each in there
@@ -133,6 +132,7 @@ def next_steps(*handles: Any) -> list[Block]:
     if last is None or last.store.url == "memory://":  # nothing is left for another command
         return blocks
     commands = [each.store.command("show", each.id, "--failed") for each in failed]
+    commands += [last.store.command("ls", "runs")] if more > 0 else []
     lines = [("" if place else "failures", [command]) for place, command in enumerate(commands)]
     if last.counts.total:
         lines.append(("rows", [last.store.command("show", last.id)]))

@@ -8,7 +8,7 @@ before karat's own, so that a plug-in can refine one of them.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -83,8 +83,13 @@ BUILTIN = (
 """Modules of `karat.traces.formats`, the most specific first: most formats have messages with a role."""
 
 FAST = {"role": "openai_chat", "speaker": "potato", "name": "native"}
-"""Formats with a `fast_calls(items)`, which reads the calls of the most common shapes in one pass, by a key that the
-first item has."""
+"""Formats with a `fast_calls`, which reads the calls of the most common shapes in one pass, by a key that the first
+item has."""
+FastReader = Callable[[list[Any]], tuple[list[Any], list[Any]] | None]
+"""Reads only the names and arguments of the calls of a list of items.
+
+They are those of `normalize`, which takes 40 times as long, if all names are texts that are not blank and all arguments
+are texts or dicts. None, or an error of a lookup or a type, means that the list has to be normalized."""
 
 
 class Format(Protocol):
@@ -103,14 +108,14 @@ class Format(Protocol):
 
 _registered: dict[str, Format] = {}
 _order: list[Format] | None = None
-_fast: tuple[tuple[str, Any], ...] = ()
-"""The keys of FAST with the `fast_calls` of their formats; empty until they are loaded, and while formats are
+fast_readers: list[tuple[str, FastReader]] = []
+"""The keys of FAST with the `fast_calls` of their formats; empty until `load_fast_readers`, and while formats are
 registered."""
 
 
 def register_format(format: Format) -> Format:
     """Add a format, which is tried before karat's own. A name can be registered once."""
-    global _order, _fast
+    global _order
     missing = [member for member in ("name", "detect", "read") if not hasattr(format, member)]
     if missing:
         raise RequestError(
@@ -121,7 +126,7 @@ def register_format(format: Format) -> Format:
         raise RequestError(f"trace format {format.name!r} is already registered: choose another name")
     _registered[format.name] = format
     _order = None
-    _fast = ()
+    fast_readers.clear()
     return format
 
 
@@ -182,31 +187,15 @@ def normalize(value: JSON) -> Trajectory:
     return Trajectory(steps, unused)
 
 
-def read_fast(items: object) -> tuple[list[Any], list[Any]] | None:
-    """Read only the names and arguments of the calls of a list in one of the most common shapes.
-
-    They are those of `normalize`, which takes 40 times as long, if all names are texts that are not blank and all
-    arguments are texts or dicts. None, or an error of a lookup or a type, means that the list has to be normalized.
-    """
-    if type(items) is list:
-        if not items:
-            return [], []
-        first = items[0]
-        for key, fast_calls in _fast or _load_fast():
-            if key in first:
-                return fast_calls(items)  # type: ignore[no-any-return]  # the formats are loaded by name
-    return None
-
-
-def _load_fast() -> tuple[tuple[str, Any], ...]:
-    global _fast
+def load_fast_readers() -> list[tuple[str, FastReader]]:
+    """Return `fast_readers`, loaded where no format is registered, which might read their shapes in another way."""
     formats()
     if not _registered:
-        _fast = tuple(
+        fast_readers[:] = [
             (key, importlib.import_module(f"karat.traces.formats.{name}").fast_calls)
             for key, name in FAST.items()
-        )
-    return _fast
+        ]
+    return fast_readers
 
 
 def read(value: JSON, depth: int = 0) -> Iterator[Step | Unused]:

@@ -14,7 +14,7 @@ from karat.records import Output
 from karat.traces import TraceError, Trajectory, normalize
 from karat.traces._calls import is_bare_call
 from karat.traces._literals import read_arguments
-from karat.traces.detection import read_fast
+from karat.traces.detection import fast_readers, load_fast_readers
 
 _UNREAD: Any = object()
 _encode_lines = msgspec.json.Encoder(order="deterministic").encode_lines
@@ -88,6 +88,9 @@ class Calls(msgspec.Struct, eq=False, gc=False):
                 value = Malformed(raw)
             self._some[position] = value
         return value
+
+    __getitem__ = arguments
+    """So that `calls.read or calls` gives the arguments by position, which are read as far as they are needed."""
 
     def labels(self) -> list[str]:
         """Return the names as they can be stored: shortened, lone surrogates replaced."""
@@ -233,8 +236,15 @@ _plain_names: set[str] = set()
 
 def fast_calls(items: object) -> Calls | None:
     """Return the calls of a list in one of the most common shapes; None where it has to be normalized."""
+    if type(items) is not list:
+        return None
     try:
-        names, given = read_fast(items)  # type: ignore[misc]  # None is a TypeError
+        for key, read in fast_readers or load_fast_readers():
+            if not items or key in items[0]:
+                names, given = read(items)  # type: ignore[misc]  # None is a TypeError
+                break
+        else:
+            return None
         tools = {*names}
         labels = names if tools <= _plain_names else None
         if labels is None and not _are_names(tools):

@@ -110,6 +110,16 @@ def pair_by_tool(
     return pairs, mismatched, misplaced
 
 
+def pair_with_one(agent: Calls, reference: Calls, rule: Rule) -> Pairs:
+    """Return the first call of the agent that matches the only call of the reference, in any order or in theirs."""
+    (name,) = reference.names
+    matches, have, wanted = rule.matches, agent.read or agent, (reference.read or reference)[0]
+    for i, tool in enumerate(agent.names):
+        if tool == name and matches(have[i], wanted):
+            return {i: 0}
+    return NO_PAIRS
+
+
 def split_by_order(partners: Pairs) -> tuple[Pairs, Pairs]:
     """Return the longest part of some pairs that keeps the order of both sides, and the others without repetitions.
 
@@ -210,7 +220,7 @@ def _pair_few(
 ) -> Pairs | None:
     """Pair a few calls with the first that matches; None where that may not give the greatest number of pairs."""
     names, asked = agent.names, reference.names
-    have, want = agent.read, reference.read
+    have, want = agent.read or agent, reference.read or reference
     free = list(open_)
     taken: list[int] = []
     pairs: Pairs = {}
@@ -218,19 +228,19 @@ def _pair_few(
         name = names[i]
         if name not in asked:
             continue
-        rule, given = rule_of(name), agent.arguments(i) if have is None else have[i]
+        rule, given = rule_of(name), have[i]
         matches = rule.matches
         for j in free:
-            if asked[j] == name and matches(given, reference.arguments(j) if want is None else want[j]):
+            if asked[j] == name and matches(given, want[j]):
                 pairs[i] = j
                 free.remove(j)
                 taken.append(j)
                 break
         else:
             # Another call may give up its partner for one that is left; not where all that match are equivalent.
-            if rule.relation != "equivalence":
+            if taken and rule.relation != "equivalence":
                 for j in taken:
-                    if asked[j] == name and rule.matches(given, reference.arguments(j)):
+                    if asked[j] == name and matches(given, want[j]):
                         return None
     return pairs
 
@@ -720,7 +730,8 @@ def align(
     exact_first: bool = True,
 ) -> tuple[Pairs, Pairs]:
     """Return the longest alignment, and the pairs of calls that match and that it leaves out of order."""
-    count, wanted = len(agent.names), len(reference.names)
+    names, asked = agent.names, reference.names
+    count, wanted = len(names), len(asked)
     if optional:
         mine, theirs = range(count), range(wanted)
         masks = _masks(
@@ -735,7 +746,12 @@ def align(
     # Calls that match at the beginning or at the end may be paired first under any rule: an alignment has at most
     # one of the two in a pair, which can be exchanged for this one.
     shortest = last if last < last_wanted else last_wanted
-    while start < shortest and matches_at(agent, start, reference, start, rule_of):
+    have, want = agent.read or agent, reference.read or reference
+    while (
+        start < shortest
+        and (name := names[start]) == asked[start]
+        and rule_of(name).matches(have[start], want[start])
+    ):
         start += 1
     pairs = {at: at for at in range(start)} if start else {}
     misplaced: Pairs = {}
@@ -743,7 +759,8 @@ def align(
         while (
             start < last
             and start < last_wanted
-            and matches_at(agent, last - 1, reference, last_wanted - 1, rule_of)
+            and (name := names[last - 1]) == asked[last_wanted - 1]
+            and rule_of(name).matches(have[last - 1], want[last_wanted - 1])
         ):
             last, last_wanted = last - 1, last_wanted - 1
         if start < last and start < last_wanted:
@@ -770,18 +787,6 @@ def align(
     for i in range(last, count):
         pairs[i] = i + shift
     return pairs, misplaced
-
-
-def matches_at(agent: Calls, i: int, reference: Calls, j: int, rule_of: RuleOf) -> bool:
-    """Whether a call of the agent matches one of the reference."""
-    name = agent.names[i]
-    if name != reference.names[j]:
-        return False
-    have, want, matches = agent.read, reference.read, rule_of(name).matches
-    return matches(
-        agent.arguments(i) if have is None else have[i],
-        reference.arguments(j) if want is None else want[j],
-    )
 
 
 def _pair_out_of_order(masks: list[int], found: Pairs) -> Pairs:
@@ -881,11 +886,16 @@ def _masks(
         return _masks_of(keys, agents, references, masks)
     if len(agents) * len(references) <= FEW:
         names, asked = agent.names, reference.names
+        mine_at, theirs_at = agent.read or agent, reference.read or reference
         corners = ((agents[0], references[0]), (agents[-1], references[-1])) if ends_differ else ()
         for i in agents:
             name = names[i]
             for j in references:
-                if asked[j] == name and (i, j) not in corners and matches_at(agent, i, reference, j, rule_of):
+                if (
+                    asked[j] == name
+                    and (i, j) not in corners
+                    and rule_of(name).matches(mine_at[i], theirs_at[j])
+                ):
                     masks[i - agents.start] |= 1 << j - references.start
         return masks
     asked_by_name = by_name(reference, references)

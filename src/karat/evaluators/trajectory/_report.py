@@ -26,7 +26,7 @@ MENTIONED = 3
 
 
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
-_encode_lines = msgspec.json.Encoder().encode_lines
+_encode_lines, _decode_lines = msgspec.json.Encoder().encode_lines, msgspec.json.Decoder().decode_lines
 
 
 def pair_mismatched(
@@ -58,46 +58,10 @@ def describe_calls(
 
     The words begin with the fault: `missing search({"q": "x"})`.
     """
-    if len(positions) <= MENTIONED:
-        return _describe_each(calls, positions, side, fault)
-    if len(positions) > LISTED:
+    if len(positions) > MENTIONED:
         positions = positions[:LISTED]
-    labels, values = calls.labels(), calls.values_at(positions)
-    # Arguments parsed from short JSON texts are already plain, and no other object refers to them.
-    short = calls.as_text and max(len(calls.given[position]) for position in positions) <= 4 * SHOWN
-    arguments = values if short and set(map(type, values)) == {dict} else copied(values)
-    if arguments is None:
-        return _describe_each(calls, positions, side, fault)
-    described = [
-        {"name": labels[position], side: position, "arguments": given}
-        for position, given in zip(positions, arguments, strict=True)
-    ]
-    return described, [f"{fault} {show(call)}" for call in described[:MENTIONED]]
-
-
-def copied(values: list[Any], most: int = 4 * SHOWN) -> list[Any] | None:
-    """Return `bounded` for each of some objects, all in one call of the encoder; None if one has to be shortened."""
-    if set(map(type, values)) != {dict}:
-        return None
-    try:
-        encoded = _encode(values)
-        if len(encoded) > most and max(map(len, _encode_lines(values).split(b"\n"))) > most:
-            return None
-        out: list[Any] = _decode(encoded)
-        return out
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return None
-
-
-def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
-    """A call for metadata: its name, arguments and place."""
-    return _describe_each(calls, (position,), side, "")[0][0]
-
-
-def _describe_each(
-    calls: Calls, positions: Sequence[int], side: str, fault: str
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return calls for metadata and in words, as `describe_calls` does."""
+        if (found := _describe_many(calls, positions, side, fault)) is not None:
+            return found
     described: list[dict[str, Any]] = []
     words: list[str] = []
     values, labels = calls.read, calls.known_labels or calls.labels()
@@ -123,6 +87,40 @@ def _describe_each(
         described.append(call)
         words.append(f"{fault} {show(call)}")
     return described, words
+
+
+def _describe_many(
+    calls: Calls, positions: Sequence[int], side: str, fault: str
+) -> tuple[list[dict[str, Any]], list[str]] | None:
+    """Do the same with one call of the encoder; None where arguments are not objects or have to be shortened."""
+    labels, values = calls.known_labels or calls.labels(), calls.values_at(positions)
+    for value in values:
+        if type(value) is not dict:
+            return None
+    try:
+        encoded = _encode_lines(values)
+        lines = encoded.split(b"\n")
+        if max(map(len, lines)) > 4 * SHOWN:
+            return None
+        # Through JSON and back, as `bounded` does. Arguments parsed from JSON texts are already plain, and no other
+        # object refers to them.
+        copies = values if calls.as_text else _decode_lines(encoded)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    described: list[dict[str, Any]] = []
+    words: list[str] = []
+    for position, given, line in zip(positions, copies, lines, strict=False):
+        name = labels[position]
+        described.append({"name": name, side: position, "arguments": given})
+        if len(words) < MENTIONED:
+            text = line.decode()
+            words.append(f"{fault} {name}({text if len(text) <= SHORT else text[:SHORT] + '…'})")
+    return described, words
+
+
+def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
+    """A call for metadata: its name, arguments and place."""
+    return describe_calls(calls, (position,), side, "")[0][0]
 
 
 def describe_mismatch(

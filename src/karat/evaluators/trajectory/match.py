@@ -40,6 +40,7 @@ from karat.evaluators.trajectory._pairing import (
     pair_by_position,
     pair_by_tool,
     pair_some,
+    pair_with_one,
     same_arguments,
     unpaired,
 )
@@ -193,7 +194,7 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     def _align(self, agent: Calls, reference: Calls) -> Alignment:
         names, asked = agent.names, reference.names
-        tools, count = agent.tools or set(names), len(names)
+        tools, count, wanted = agent.tools or set(names), len(names), len(asked)
         is_single = len(tools) == count <= SMALL
         if is_single and names == asked:
             pairs, different, differences = pair_by_position(
@@ -204,7 +205,6 @@ class TrajectoryMatchEvaluator(Evaluator):
             return Alignment(
                 pairs, differing, differing, needed, (), different, NO_PAIRS, (), (), differences
             )
-        wanted = len(asked)
         if tools.isdisjoint(asked):
             left, open_ = range(count), range(wanted)
             needed = self._needed(open_, reference) if self.optional else open_
@@ -212,14 +212,16 @@ class TrajectoryMatchEvaluator(Evaluator):
         repeats: Sequence[int] = ()
         mismatched: Pairs | None = None
         in_order = self.mode in IN_ORDER
-        if (
+        if wanted == 1 < count <= SMALL and not self.optional:
+            pairs, misplaced = pair_with_one(agent, reference, self._rule_of(asked[0])), NO_PAIRS
+        elif (
             is_single
             and len(reference.tools or set(asked)) == wanted <= SMALL
             and not (in_order and (self.optional or self.allow_repeats))
         ):
             pairs, mismatched, misplaced = pair_by_tool(agent, reference, self.rules, self.default, in_order)
         else:
-            pairs, misplaced = self._pair(agent, reference)
+            pairs, misplaced = self._pair(agent, reference, in_order)
         matched = len(pairs)
         extra = unpaired(range(count), pairs) if matched < count else ()
         missing = unpaired(range(wanted), pairs.values()) if matched < wanted else ()
@@ -247,13 +249,14 @@ class TrajectoryMatchEvaluator(Evaluator):
     def _rule_of(self, tool: str) -> Rule:
         return self.rules.get(tool, self.default)
 
-    def _pair(self, agent: Calls, reference: Calls) -> tuple[Pairs, Pairs]:
+    def _pair(self, agent: Calls, reference: Calls, in_order: bool) -> tuple[Pairs, Pairs]:
         """Return the pairs, and those of calls that match out of order."""
         names, asked = agent.names, reference.names
         optional = self._optional_positions(reference) if self.optional else ()
-        if self.mode not in IN_ORDER:
+        if not in_order:
             left, open_ = range(len(names)), range(len(asked))
-            return pair_some(agent, left, reference, open_, self._rule_of, optional, self._exact_first), {}
+            pairs = pair_some(agent, left, reference, open_, self._rule_of, optional, self._exact_first)
+            return pairs, NO_PAIRS
         if self._exact_first and names == asked and self._is_same_sequence(agent, reference):
             return dict(zip(range(len(names)), range(len(names)), strict=True)), {}
         return align(agent, reference, self._rule_of, optional, self._exact_first)
@@ -312,8 +315,10 @@ class TrajectoryMatchEvaluator(Evaluator):
         if self.optional:
             due -= len(alignment.missing) - len(alignment.needed)
         precision = recall = f1 = 0.0
-        if matched or not (made or due):
-            precision, recall, f1 = rates(matched, made, due)
+        if matched:
+            precision, recall, f1 = matched / made, matched / due, 2 * matched / (made + due)
+        elif not (made or due):
+            precision = recall = f1 = 1.0
         missing = describe_calls(reference, absent, "reference", "missing") if absent else _NONE
         extra = describe_calls(agent, unexpected, "agent", "unexpected") if unexpected else _NONE
         different = self._mismatched(agent, reference, tools, alignment) if mismatched else _NONE
@@ -367,11 +372,12 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     def _failure(self, metadata: dict[str, Any], alignment: Alignment, words: Words) -> str:
         """Return the comment on trajectories that do not match."""
-        shown: list[str] = []
         missing, unexpected, mismatches = words
-        mode, total = self.mode, len(alignment.misplaced) + len(alignment.mismatched)
+        shown: list[str] = []
+        mode, total = self.mode, len(alignment.mismatched)
         if alignment.misplaced:
             shown += map(_out_of_order, metadata["misplaced"][:MENTIONED])
+            total += len(alignment.misplaced)
         if missing and mode != "subset":
             count = len(alignment.absent)
             if self.optional:

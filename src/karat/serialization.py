@@ -315,13 +315,15 @@ def encode(value: object) -> bytes:
     return _encode(_encoder, value)
 
 
-def encode_record(record: msgspec.Struct, *parts: Any) -> bytes:
+def encode_record(record: object, *parts: Any) -> bytes:
     """Encode one of karat's records of which only `parts` may hold something else than plain JSON, as `encode` does.
 
     One is encoded for every item, and to look through the whole record would take longer than to encode it.
     """
     for part in parts:
-        if type(part) not in _PLAIN and not _is_json(part, _DEPTH_OF_PARTS):
+        kind = type(part)
+        # Most results have no metadata.
+        if kind not in _PLAIN and (kind is not dict or part) and not _is_json(part, _DEPTH_OF_PARTS):
             return encode(record)
     try:
         return _encoder.encode(record)

@@ -11,7 +11,6 @@ import difflib
 import hashlib
 import itertools
 import re
-import shlex
 import tempfile
 import threading
 import weakref
@@ -53,6 +52,8 @@ class Field:
         """Return the value of the field; raises RowProblem where the row has none."""
         if type(row) is not dict:
             raise RowProblem(f"the row is {kind_of(row)}, not an object, and has no field {short(self.name)}")
+        if self.name in row:  # as the path does it, without another call for each row
+            return row[self.name]
         found = self._path.find(row)
         if found is MISSING:
             raise RowProblem(f"there is {self._path.why_missing(row)}")
@@ -130,6 +131,8 @@ class Selection:
             # A mistyped name would leave every example without what is expected, silently.
             for key in row:
                 if _means_expected(key):
+                    import shlex  # only for this message
+
                     raise RowProblem(
                         f"the row has no field 'expected' but {short(key)}: set expected to {short(key)}"
                         f" (--expected {shlex.quote(key)}),"
@@ -144,7 +147,7 @@ class Selection:
             value = row.get("id")
             if value is None:
                 return None
-            if type(value) not in (str, int):
+            if type(value) is not str and type(value) is not int:
                 raise RowProblem(
                     f"the field 'id' is {kind_of(value)}: set id to another field (--id FIELD), or to False for none"
                 )
@@ -156,7 +159,8 @@ class Selection:
         if self._metadata is not None:
             return {field.name: field.of(row) for field in self._metadata}
         if self._shaped:
-            return _with_own_metadata(row, self._used(row))
+            used = self._used(row) if self._paths else self._names
+            return {} if row.keys() <= used and "metadata" not in row else _with_own_metadata(row, used)
         if self._input is None:
             return {}
         used = self._used(row)
@@ -507,17 +511,20 @@ class FileExamples:
         self._source = source
         self._selection = selection
         self._skip_bad_rows = skip_bad_rows
+        self._is_sound = False
+        """Whether all rows have been read and none is bad: a file that changes is refused by its blocks."""
         self.skipped: list[BadRow] = []
         self.skipped_count = 0
         identities = Identities(str(source.path), source.unit, self._look_back)
         for line, parts in self._parts():
-            if isinstance(parts, BadRow):
+            if type(parts) is BadRow:
                 self.skipped_count += 1
                 if self.skipped_count <= SKIPPED_KEPT:
                     self.skipped.append(parts)
             else:
                 id, input, expected, metadata = parts
                 identities.add(id, content_of(input, expected, metadata), line)
+        self._is_sound = not self.skipped_count
         self.count = identities.total
         self.dataset_id = identities.dataset_id
         self._repeated = frozenset(identities.counts)
@@ -531,7 +538,7 @@ class FileExamples:
     def _records(self) -> Iterator[tuple[str, bytes]]:
         occurrences = Occurrences(self._repeated)
         for _, parts in self._parts():
-            if isinstance(parts, BadRow):
+            if type(parts) is BadRow:
                 continue
             id, input, expected, metadata = parts
             if id is None:
@@ -541,14 +548,14 @@ class FileExamples:
     def _parts(self) -> Iterator[tuple[int, Parts | BadRow]]:
         """What each row is; a bad one ends the reading unless it is to be skipped."""
         parts_of = self._selection.parts
-        for line, row in self._source.read():
+        for line, row in self._source.read(check_keys=not self._is_sound):
             parts = row
-            if not isinstance(row, BadRow):
+            if type(row) is not BadRow:
                 try:
                     parts = parts_of(row)
                 except RowProblem as problem:
                     parts = BadRow(line, None, str(problem))
-            if isinstance(parts, BadRow) and not self._skip_bad_rows:
+            if type(parts) is BadRow and not self._skip_bad_rows:
                 raise DataError(describe(str(self._source.path), self._source.unit, parts))
             yield line, parts
 
@@ -695,11 +702,12 @@ class KeySet:
         """Whether it was new."""
         key = key or 1  # 0 marks a free slot
         slot = self._slot(key)
-        if self._table[slot]:
+        table = self._table
+        if table[slot]:
             return False
-        self._table[slot] = key
+        table[slot] = key
         self._count += 1
-        if self._count * 3 > len(self._table) * 2:
+        if self._count * 3 > len(table) * 2:
             self._grow()
         return True
 

@@ -6,13 +6,13 @@ import csv
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from karat.errors import MissingDependency, RequestError
-from karat.serialization import encode
+from karat.serialization import encode, encode_record
 
 FORMATS = ("json", "jsonl", "csv", "parquet")
 ANY, TEXT, NUMBER, WHOLE = "any", "text", "number", "whole"
@@ -112,11 +112,11 @@ def check_writable(path: Path) -> None:
 
 
 @contextmanager
-def record_file(path: Path, format: str) -> Iterator[RecordWriter]:
-    """A file that holds records, whole or not at all; its folder is made."""
+def record_file(path: Path, format: str, *, stored: bool = False) -> Iterator[RecordWriter]:
+    """A file that holds records, whole or not at all; its folder is made. For `stored` see `record_writer`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
-        writer = record_writer(file, format)
+        writer = record_writer(file, format, stored=stored)
         yield writer
         writer.end()
 
@@ -127,25 +127,29 @@ def record_writer(
     *,
     columns: Mapping[str, str] | None = None,
     head: Mapping[str, Any] | None = None,
+    stored: bool = False,
 ) -> RecordWriter:
     """A writer of one format.
 
     `columns` are the names and kinds of the columns of CSV, by default the fields of the first record; Parquet takes
     the types of the first thousand records. With `head`, JSON is that object with the records under `records`,
-    otherwise a list.
+    otherwise a list. `stored` records were decoded from JSON, and JSON is made of them without looking at their values.
     """
     if format == "json":
-        return _Json(file, head)
+        return _Json(file, head, encode_record if stored else encode)
     if format == "jsonl":
-        return _JsonLines(file)
+        return _JsonLines(file, encode_record if stored else encode)
     if format == "csv":
         return _Csv(file, columns)
     return _Parquet(file)
 
 
 class _Json:
-    def __init__(self, file: IO[bytes], head: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, file: IO[bytes], head: Mapping[str, Any] | None, encode_each: Callable[[object], bytes]
+    ) -> None:
         self._file = file
+        self._encode_each = encode_each
         self._before = b"[\n"
         self._after = b"\n]\n"
         self._empty = b"[]\n"
@@ -159,7 +163,7 @@ class _Json:
         self._count = 0
 
     def add(self, record: Mapping[str, Any]) -> None:
-        self._file.write((b",\n" if self._count else self._before) + encode(record))
+        self._file.write((b",\n" if self._count else self._before) + self._encode_each(record))
         self._count += 1
 
     def end(self) -> None:
@@ -167,11 +171,12 @@ class _Json:
 
 
 class _JsonLines:
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], encode_each: Callable[[object], bytes]) -> None:
         self._file = file
+        self._encode_each = encode_each
 
     def add(self, record: Mapping[str, Any]) -> None:
-        self._file.write(encode(record) + b"\n")
+        self._file.write(self._encode_each(record) + b"\n")
 
     def end(self) -> None:
         pass

@@ -399,10 +399,15 @@ def checked_bounds(bounds: JSON, who: str) -> Bounds | None:
     return low, high
 
 
+def score_range(evaluator: Any) -> tuple[float | None, float | None]:
+    """Where the scores of an evaluator (or of its spec) lie, by what it declares; None where they have no bound."""
+    bounds = checked_bounds(getattr(evaluator, "bounds", None), f"evaluator {evaluator.key!r}")
+    return (0.0, 1.0) if getattr(evaluator, "pass_fail", False) else bounds or (None, None)
+
+
 def threshold_problem(threshold: float, evaluator: Any) -> str | None:
     """Why no score of an evaluator (or of its spec) can be a threshold, by the bounds it declares; None if one can."""
-    bounds = checked_bounds(getattr(evaluator, "bounds", None), f"evaluator {evaluator.key!r}")
-    low, high = (0.0, 1.0) if getattr(evaluator, "pass_fail", False) else bounds or (None, None)
+    low, high = score_range(evaluator)
     if (low is None or low <= threshold) and (high is None or threshold <= high):
         return None
     if low is None or high is None:

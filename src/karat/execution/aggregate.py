@@ -289,9 +289,9 @@ class _AggregationStage:
         stop: int,
     ) -> None:
         results = self._results(members, chunks, start, stop)
-        decode = _described.decode
         rows = chunks.saw(self.store.backend.scan(data.number, start, stop))
-        examples = [(row.position, decode(row.payload)) for row in rows]
+        described = _described.decode_all([row.payload for row in rows])
+        examples = [(row.position, example) for row, example in zip(rows, described, strict=True)]
         for key, targets in self.targets.items():
             found = results[key]
             expected = [each for each in unjudged if key == (each.key, None)]
@@ -315,7 +315,7 @@ class _AggregationStage:
         """Current results by evaluator key and run (None for comparisons), then by position."""
         out: dict[tuple[str, str | None], dict[int, list[ItemResult]]] = {key: {} for key in self.targets}
         seen: set[tuple[Any, ...]] = set()
-        decode, several = result_decoder.decode, len(members) > 1
+        several = len(members) > 1
         singles = {key for key, spec in self.specs.items() if spec.kind == "single"}
         joint = {key for key, spec in self.specs.items() if spec.kind == "joint"}
         latest_first = sorted(members, key=lambda e: e.header.finished or e.header.created, reverse=True)
@@ -324,8 +324,8 @@ class _AggregationStage:
             self._rows[evaluation.header.id] += len(rows)
             if not several:
                 self._statuses.update(map(_status, rows))
-            for row in rows:
-                result = decode(row.payload)
+            decoded = result_decoder.decode_all([row.payload for row in rows])
+            for row, result in zip(rows, decoded, strict=True):
                 if several:
                     identity = (row.position, result.key, result.runs, result.attempt, result.unit)
                     if identity in seen:

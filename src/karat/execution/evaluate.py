@@ -345,7 +345,6 @@ class _Phases:
         pairing = self._pairing
         fresh = self._stage.action == "create"
         together = [(each, pairing.groups[each.index]) for each in evaluators]
-        decode = example_decoder.decode
         reuse = any(each.reuse for each in evaluators)
         chunks = Chunks(pairing.first, pairing.last)
         for start, stop in chunks:
@@ -355,8 +354,10 @@ class _Phases:
             stored = [chunks.saw(self._backend.scan(run.number, start, stop)) for run in pairing.runs]
             outputs = [_outputs_of(rows) for rows in stored]
             chunk: list[Judgment] = []
-            for row in chunks.saw(self._backend.scan(pairing.data.number, start, stop)):
-                position, example = row.position, decode(row.payload)
+            rows = chunks.saw(self._backend.scan(pairing.data.number, start, stop))
+            examples = example_decoder.decode_all([row.payload for row in rows])
+            for row, example in zip(rows, examples, strict=True):
+                position = row.position
                 hashes = _Hashes(example) if reuse else None
                 for evaluator, groups in together:
                     for group in groups:
@@ -421,9 +422,9 @@ class _Hashes:
 def _outputs_of(rows: Sequence[Row]) -> dict[int, list[Output]]:
     """The current outputs of a run, by position."""
     found: dict[int, list[Output]] = {}
-    decode = output_decoder.decode
-    for row in latest(rows):
-        output = decode(row.payload)
+    current = list(latest(rows))
+    outputs = output_decoder.decode_all([row.payload for row in current])
+    for row, output in zip(current, outputs, strict=True):
         here = found.get(row.position)
         if here is None:
             found[row.position] = [output]

@@ -26,8 +26,7 @@ from karat.execution.arguments import Options
 from karat.execution.engines import Engine, Work
 from karat.execution.progress import Progress
 from karat.keys import Decision
-from karat.models._pacing import counters
-from karat.models._recording import recording
+from karat.models._recording import counters, recording
 from karat.process import fewer_collections
 from karat.records import Counts, Failure, Usage, add_usage, usage_of
 from karat.store.appender import Appender
@@ -60,9 +59,9 @@ def environment() -> dict[str, Any]:
 
 def defaults(part: object, names: tuple[str, ...] = DEFAULTS) -> dict[str, str]:
     """The variables that are set, for the fingerprint of a task or an evaluator; none where it names its models."""
-    if getattr(part, "names_models", False):
-        return {}
-    return {name: os.environ[name] for name in names if os.environ.get(name)}
+    found = {name: os.environ[name] for name in names if os.environ.get(name)}
+    # Whether code names its models is read from its source, which takes milliseconds.
+    return {} if found and getattr(part, "names_models", False) else found
 
 
 def git_commit(folder: Path) -> str | None:

@@ -12,9 +12,6 @@ from typing import Any, TextIO
 
 import msgspec
 
-from karat.html import escape
-from karat.layout import display_width, fit, pad
-
 
 class Progress(msgspec.Struct):
     """The progress of a stage, which changes it in place and calls the listener after each commit."""
@@ -118,6 +115,8 @@ class ProgressLine:
             not finished and self._shown is not None and now - self._shown < self.EVERY
         ):
             return
+        from karat.layout import display_width, fit, pad  # most stages show no progress
+
         self._shown = now
         line = fit(self.line(progress), max(20, shutil.get_terminal_size().columns - 1))
         self._stream.write("\r" + pad(line, self._length))
@@ -186,6 +185,8 @@ class NotebookProgress:
 
     def html(self, progress: Progress) -> str:
         """The bar and its text."""
+        from karat.html import escape  # as above
+
         text = ", ".join([f"{progress.done:,} of {progress.total:,}", *progress.facts])
         return (
             f"<div class='karat'>{escape(progress.name)} <progress value='{progress.done}'"

@@ -381,16 +381,18 @@ class _RunWork:
     def missing(self, last: int) -> Iterator[_Item]:
         """The items before the position `last` that have to be computed, in dataset order, read a chunk at a time."""
         header, backend, recording = self.run.header, self.stage.backend, self.stage.recording
-        decode = example_decoder.decode
+        decode, decode_all = example_decoder.decode, example_decoder.decode_all
         fresh = self.stage.action == "create"
         attempts = range(1, header.attempts + 1)
         chunks = Chunks(header.offset, last)
         for start, stop in chunks:
             self.stage.lease.check()
             marks = {} if fresh else _by_item(backend.marks(self.run.number, start, stop))
-            for row in chunks.saw(backend.scan(self.data.number, start, stop)):
+            rows = chunks.saw(backend.scan(self.data.number, start, stop))
+            for row, example in zip(rows, decode_all([row.payload for row in rows]), strict=True):
                 for attempt in attempts:
-                    example = decode(row.payload)  # for each attempt: a task may change what it is given
+                    if attempt > 1:  # a task may change what it is given
+                        example = decode(row.payload)
                     tries: dict[str, int] | None = _NO_TRIES
                     settled = set[str]() if marks or self._yields else _NOTHING
                     if marks:

@@ -89,7 +89,7 @@ class _SinkFile:
         self._guarded(lambda: self._begin(sink))
 
     def _begin(self, sink: Sink) -> None:
-        self._file = self._open.enter_context(record_file(sink.path, sink.format))
+        self._file = self._open.enter_context(record_file(sink.path, sink.format, stored=True))
 
     def add(self, record: object) -> None:
         if self.error is None:
@@ -209,7 +209,7 @@ class _Export:
 
     def _stream(self, streaming: list[_Report]) -> None:
         with ExitStack() as files:
-            out = files.enter_context(record_file(self.written.output, self.names.format))
+            out = files.enter_context(record_file(self.written.output, self.names.format, stored=True))
             sinks = [files.enter_context(_SinkFile(sink)) for sink in self.sinks]
             failures: Any = None
             for output in self.run.outputs():

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from karat.models._endpoints import Limits, Retries
 from karat.models._failures import Attempt, ModelFailure
+from karat.models._recording import counters
 
 # The limits of one model: concurrent calls, requests and tokens per minute, and backing off after a 429.
 
@@ -192,18 +193,6 @@ _RESETS = (
     ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
     ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
 )
-
-
-class RetryCounters:
-    """Retries of this process so far, how many requests wait for one now, and which model is loaded: for progress."""
-
-    retries = 0
-    waiting = 0
-    loading = ""
-    """The local model that is being loaded now."""
-
-
-counters = RetryCounters()
 
 
 async def with_retries(

@@ -194,6 +194,18 @@ class recording(list[Call]):
         return total
 
 
+class RetryCounters:
+    """Retries of this process so far, how many requests wait for one now, and which model is loaded: for progress."""
+
+    retries = 0
+    waiting = 0
+    loading = ""
+    """The local model that is being loaded now."""
+
+
+counters = RetryCounters()
+
+
 _default_model: ContextVar[str | None] = ContextVar("karat_default_model", default=None)
 
 

@@ -6,7 +6,6 @@ import inspect
 import os
 import queue
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,6 +45,8 @@ class Store:
 
     def command(self, *words: str) -> str:
         """A command line about this store, to print in a message: it works as it is, but for a masked password."""
+        import shlex  # only for messages
+
         place = [] if _is_default(self.url) else ["--store", self.url]
         return shlex.join(["karat", *words, *place])
 
@@ -82,6 +83,7 @@ class Store:
         every += [label for label in self._labels() if label not in every]
         if not every:
             return "the store is empty: karat run makes the first run"
+        every.append("latest")
         if nearest(id, every):
             return did_you_mean(id, every)
         newest = [
@@ -372,12 +374,15 @@ def _is_options(text: str) -> bool:
 
 
 def _refuse_misread(text: str) -> None:
-    """Raise where a text means a server, and would be taken for the path of a file, which messages show."""
+    """Raise where a text means a server or a folder, and would be taken for the path of a file."""
     right = "write a URL, postgresql://user:password@host:5432/database"
     if _is_options(text):
         raise RequestError(f"{safe_url(text)!r} is a list of connection options: {right}")
     if "://" not in text and _MISTYPED.match(text):
         raise RequestError(f"the store looks like a misspelt PostgreSQL URL: {right}")
+    scheme, _, path = text.rpartition("://")
+    if path.strip("/") and path.endswith("/") and scheme in ("", "sqlite"):
+        raise RequestError(f"the store {text} is a folder: name a file in it, such as {text}karat.db")
 
 
 def safe_url(url: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from zlib import crc32
 
@@ -61,6 +61,7 @@ class RecordDecoder(Generic[T]):
     def __init__(self, type: type[T]) -> None:
         self._type = type
         self._decode = msgspec.json.Decoder(prepared(type)).decode
+        self._decode_list: Callable[[bytes], list[T]] | None = None
 
     def decode(self, payload: bytes) -> T:
         """Decode a header or a record."""
@@ -73,10 +74,11 @@ class RecordDecoder(Generic[T]):
             ) from error
 
     def decode_all(self, payloads: Sequence[bytes]) -> list[T]:
-        """Decode records in one step, as the elements of one array: half the time of a call for each."""
+        """Decode records in one step, as the elements of one array: less time than a call for each."""
+        if self._decode_list is None:
+            self._decode_list = msgspec.json.Decoder(prepared(list[self._type])).decode  # type: ignore[name-defined]
         try:
-            decoder = msgspec.json.Decoder(prepared(list[self._type]))  # type: ignore[name-defined]
-            found: list[T] = decoder.decode(b"[%b]" % b",".join(payloads))
+            found = self._decode_list(b"[%b]" % b",".join(payloads))
         except (msgspec.MsgspecError, RecursionError, TypeError, ValueError):
             found = []
         if len(found) != len(payloads):

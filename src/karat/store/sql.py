@@ -22,6 +22,7 @@ from karat.store.backend import (
     Row,
     ScannedFields,
     TextPattern,
+    checksum,
     item_order,
 )
 
@@ -210,16 +211,22 @@ class SqlBackend:
     @staticmethod
     def _checked(found: Sequence[Any]) -> tuple[list[Row], list[Row]]:
         items, make = _Items(), tuple.__new__  # as `Row._make` does, which is a call of a Python function
-        rows: list[Row] = []
+        # `checksum` written out, because a call for each record is a fifth of the cost of a scan. A record of schema 1
+        # has none.
+        rows = [
+            make(Row, (p, item, t, s, r, d, None))
+            for p, i, t, s, r, d, c in found
+            for item, start in (items[i],)
+            if c == crc32(d, (start + 64 * p + 8 * t + s) & 0xFFFFFFFF) or c is None
+        ]
         damaged: list[Row] = []
-        append = rows.append
-        for p, i, t, s, r, d, c in found:
-            item, start = items[i]
-            append(make(Row, (p, item, t, s, r, d, None)))
-            # `checksum` written out, because a call for each record is a fifth of the cost of a scan. A record of
-            # schema 1 has none.
-            if c != crc32(d, (start + 64 * p + 8 * t + s) & 0xFFFFFFFF) and c is not None:
-                damaged.append(rows[-1])
+        if len(rows) < len(found):
+            rows = [make(Row, (p, items[i][0], t, s, r, d, None)) for p, i, t, s, r, d, _ in found]
+            damaged = [
+                row
+                for row, (p, i, t, s, _, d, c) in zip(rows, found, strict=True)
+                if c is not None and c != checksum(items[i][1], p, t, s, d)
+            ]
         # The database orders items by their bytes, which is `item_order` unless their numbers differ in length.
         names = [text for _, (text, _) in sorted(items.items())]
         if names != sorted(names, key=item_order):

@@ -35,7 +35,7 @@ _LONGEST_TOKEN = 16
 """Longer than any literal or escape: an error nearer to the end of what was read may only be that end."""
 
 
-def read_jsonl(file: BinaryIO, source: str) -> Rows:
+def read_jsonl(file: BinaryIO, source: str, *, check_keys: bool = True) -> Rows:
     """One JSON value to a line; blank lines do not count as rows."""
     for number, line in bounded_lines(file, source):
         if number == 1:
@@ -47,7 +47,11 @@ def read_jsonl(file: BinaryIO, source: str) -> Rows:
                 continue
             row = bad_line(number, line, file.tell() - len(line))
         else:
-            if may_repeat_keys(line, row) and (found := repeated_key(line.decode())) is not None:
+            if (
+                check_keys
+                and may_repeat_keys(line, row)
+                and (found := repeated_key(line.decode())) is not None
+            ):
                 row = BadRow(number, found[0] + 1, found[1])
         yield number, row
 
@@ -61,10 +65,13 @@ def may_repeat_keys(text: bytes, value: object) -> bool:
     It has none if there are as many names as keys. Names are counted as quotes before a colon, which is exact unless a
     string contains such: a lossless answer costs some ten times as much as reading the text.
     """
+    colons = text.count(b":")
+    if type(value) is dict and colons == len(
+        value
+    ):  # a flat object: the keys below the top need not be counted
+        return False
     names = _keys(value)
-    return text.count(b":") != names and (
-        text.count(b'":') != names or _SPACED_COLON.search(text) is not None
-    )
+    return colons != names and (text.count(b'":') != names or _SPACED_COLON.search(text) is not None)
 
 
 def _keys(value: object) -> int:
@@ -149,14 +156,14 @@ def _has_lone_surrogate(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def read_json(file: BinaryIO, source: str) -> Rows:
+def read_json(file: BinaryIO, source: str, *, check_keys: bool = True) -> Rows:
     """The elements of an array, or of the one array that an object holds."""
     text = _Text(file, source)
     first = text.peek()
     if first == "[":
-        yield from _elements(text)
+        yield from _elements(text, check_keys)
     elif first == "{":
-        yield from _elements_of_object(text)
+        yield from _elements_of_object(text, check_keys)
     elif first:
         raise text.error("the file holds a single value, not an array of rows")
     if text.peek():
@@ -165,7 +172,7 @@ def read_json(file: BinaryIO, source: str) -> Rows:
         )
 
 
-def _elements(text: _Text) -> Rows:
+def _elements(text: _Text, check_keys: bool) -> Rows:
     text.take("[")
     if text.peek() == "]":
         text.take("]")
@@ -175,7 +182,8 @@ def _elements(text: _Text) -> Rows:
         element = text.value()
         try:
             row = _decode(element)
-            problem = repeated_key(element) if may_repeat_keys(element.encode(), row) else None
+            checked = check_keys and may_repeat_keys(element.encode(), row)
+            problem = repeated_key(element) if checked else None
         except _UNREADABLE:
             problem = _diagnose(element)
         if problem is not None:
@@ -189,7 +197,7 @@ def _elements(text: _Text) -> Rows:
             return
 
 
-def _elements_of_object(text: _Text) -> Rows:
+def _elements_of_object(text: _Text, check_keys: bool) -> Rows:
     text.take("{")
     found: str | None = None
     ended = text.peek() == "}" and text.take("}") == "}"
@@ -202,7 +210,7 @@ def _elements_of_object(text: _Text) -> Rows:
             text.value()
         elif found is None:
             found = name
-            yield from _elements(text)
+            yield from _elements(text, check_keys)
         else:
             both = f"{short(found)} and {short(name)}"
             raise text.error(f"the object holds two arrays, {both}: give a file with one")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast, final
 
 import msgspec
 
@@ -41,6 +41,7 @@ MAX_ROW = 1 << 26
 """Bytes of one row: a compressed file of a few kilobytes may hold a line that no memory can."""
 
 
+@final
 class BadRow(msgspec.Struct, frozen=True):
     """A row that cannot be used, with its line and the reason."""
 
@@ -80,9 +81,12 @@ class RowSource:
         name = self.path.name[:-3] if self._compressed else self.path.name
         return Path(name).stem if Path(name).suffix.lower() in FORMATS else name
 
-    def read(self) -> Rows:
-        """All rows with their lines. Raises when the file is no longer what it was."""
-        reader = _reader(self.format)
+    def read(self, *, check_keys: bool = True) -> Rows:
+        """All rows with their lines. Raises when the file is no longer what it was.
+
+        `check_keys=False` reads again a file in which no row had a duplicate key.
+        """
+        reader = _reader(self.format, check_keys)
         with self._open() as file:
             _refuse_other_encodings(file, self)
             rows = reader(file, str(self.path))
@@ -133,12 +137,12 @@ def undecodable(error: UnicodeDecodeError, offset: int) -> str:
     return f"byte 0x{byte:02x} at offset {offset + error.start} is not UTF-8: convert the file to UTF-8"
 
 
-def _reader(format: str) -> Callable[[BinaryIO, str], Rows]:
+def _reader(format: str, check_keys: bool) -> Callable[[BinaryIO, str], Rows]:
     # Imported here: each format needs modules that the others do not.
     if format in ("json", "jsonl"):
         from karat.datasets.readers.json import read_json, read_jsonl
 
-        return read_json if format == "json" else read_jsonl
+        return partial(read_json if format == "json" else read_jsonl, check_keys=check_keys)
     if format == "parquet":
         from karat.datasets.readers.parquet import read_parquet
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from karat.errors import MissingDependency, RequestError
 from karat.models._messages import Request
-from karat.models._pacing import counters
+from karat.models._recording import counters
 from karat.models.providers import Provider, Quirks, register_provider
 from karat.models.providers import _weights as weights
 

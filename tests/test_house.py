@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 import karat
+from tests.golden_messages import owner_of
 
 SOURCE = Path(karat.__file__).parent
 EVERYWHERE = {
@@ -249,3 +252,72 @@ def test_types_are_prepared_before_msgspec_decodes_into_them() -> None:
 
 
 BUILT_IN = {"dict", "list", "tuple", "str", "int", "float", "bytes", "object", "Any", "msgspec.Raw"}
+
+
+TESTS = Path(__file__).parent
+REPEATED = 39
+"""How many comparisons in tests share three words with a message; in most of them the text is the test's own."""
+
+
+def phrases(text: str) -> Iterator[tuple[str, ...]]:
+    """Three consecutive words."""
+    for run in re.findall(r"[a-z'-]+(?:[,;:.]? [a-z'-]+){2,}", text.lower()):
+        words = re.findall(r"[a-z'-]+", run)
+        yield from zip(words, words[1:], words[2:], strict=False)
+
+
+def phrases_of_strings(code: str) -> set[tuple[str, ...]]:
+    """The phrases in one-line strings of a module, found without a parser, which would need seconds for all."""
+    strings = re.finditer(r'"""[\s\S]*?"""|"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'', code)
+    return {phrase for found in strings for phrase in phrases(found[1] or found[2] or "")}
+
+
+def compared(tree: ast.Module) -> Iterator[ast.expr]:
+    """What `assert` and `match=` compare with, also where it is a parameter of the test."""
+    lists = {ast.unparse(n.targets[0]): n.value for n in tree.body if isinstance(n, ast.Assign)}
+    lists |= {ast.unparse(n.target): n.value for n in tree.body if isinstance(n, ast.AnnAssign) and n.value}
+
+    def of(nodes: list[ast.AST]) -> list[ast.expr]:
+        checks = [node.test for node in nodes if isinstance(node, ast.Assert)]
+        return checks + [
+            node.value for node in nodes if isinstance(node, ast.keyword) and node.arg == "match"
+        ]
+
+    nodes = list(ast.walk(tree))
+    yield from of(nodes)
+    for test in nodes:
+        for mark in test.decorator_list if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) else []:
+            if not isinstance(mark, ast.Call) or not ast.unparse(mark.func).endswith("parametrize"):
+                continue
+            if not isinstance(mark.args[0], ast.Tuple):
+                continue
+            parts = of(list(ast.walk(test)))
+            used = {name.id for part in parts for name in ast.walk(part) if isinstance(name, ast.Name)}
+            names = [ast.literal_eval(name) for name in mark.args[0].elts]
+            for row in ast.walk(lists.get(ast.unparse(mark.args[1]).removesuffix(".values()"), mark.args[1])):
+                if isinstance(row, ast.Tuple) and len(row.elts) == len(names):
+                    yield from (value for name, value in zip(names, row.elts, strict=True) if name in used)
+
+
+def test_sentences_of_messages_are_in_golden_files() -> None:
+    """So that prose can be improved without touching tests: `refuses` and `says` of `tests/golden_messages.py`."""
+    messages: set[tuple[str, ...]] = set()
+    for path in modules():
+        messages |= phrases_of_strings(path.read_text(encoding="utf-8"))
+    found = []
+    for path in sorted(TESTS.rglob("*.py")):
+        code = path.read_text(encoding="utf-8")
+        if messages.isdisjoint(phrases_of_strings(code)):
+            continue
+        for part in compared(ast.parse(code)):
+            texts = [node.value for node in ast.walk(part) if isinstance(node, ast.Constant)]
+            if any(not messages.isdisjoint(phrases(text)) for text in texts if isinstance(text, str)):
+                found.append(f"{path.relative_to(TESTS)}:{part.lineno}: {ast.unparse(part)}")
+    assert len(found) <= REPEATED, "\n".join(found)
+
+
+def test_golden_sentences_belong_to_tests() -> None:
+    for golden in TESTS.rglob("messages.json"):
+        for key in {owner_of(each) for each in json.loads(golden.read_text(encoding="utf-8"))}:
+            file, *_, test = key.split("::")
+            assert f"def {test}(" in (golden.parent / file).read_text(encoding="utf-8"), f"{golden}: {key}"

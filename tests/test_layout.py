@@ -60,19 +60,19 @@ def test_a_table_fits_the_width(rows, width):
     assert max(display_width(line) for line in text.splitlines()) <= width
 
 
-def test_columns_are_dropped_by_importance_and_named():
+def test_columns_are_dropped_by_importance_and_named(says):
     rows = [["id", "score", "made", "where"], ["x" * 30, "0.5", "y" * 14, "z" * 14]]
     assert "no room" not in table_text(rows, Columns(drop=[3, 2]), Layout(80))
     narrow = table_text(rows, Columns(drop=[3, 2]), Layout(60))
-    assert "(no room for: where)" in narrow
+    says(narrow)
     assert "y" * 14 in narrow
-    assert "(no room for: made, where)" in table_text(rows, Columns(drop=[3, 2]), Layout(44))
+    says(table_text(rows, Columns(drop=[3, 2]), Layout(44)))
 
 
-def test_a_column_comes_back_where_a_wide_one_was_left_out():
+def test_a_column_comes_back_where_a_wide_one_was_left_out(says):
     rows = [["id", "made", "where"], ["x" * 10, "y" * 10, "z" * 70]]
     text = table_text(rows, Columns(drop=[1, 2], right=[2]), Layout(60))
-    assert "(no room for: where)" in text
+    says(text)
     assert "y" * 10 in text
 
 

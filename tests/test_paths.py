@@ -54,17 +54,17 @@ def test_missing_is_not_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "path", "named"),
+    ("data", "path"),
     [
-        ({"a": {"text": 1}}, "a.txt", "did you mean 'text'"),
-        ({}, "a", "the object is empty"),
-        ({"a": [1]}, "a.3", "no element 3 (of 'a.3'): the array has 1 element"),
-        ({"a": [1]}, "a.x", "there is an array of 1"),
-        ({"a": 5}, "a.x", "in a number"),
+        ({"a": {"text": 1}}, "a.txt"),
+        ({}, "a"),
+        ({"a": [1]}, "a.3"),
+        ({"a": [1]}, "a.x"),
+        ({"a": 5}, "a.x"),
     ],
 )
-def test_a_path_that_leads_nowhere_says_why(data: Any, path: str, named: str) -> None:
-    assert named in parse(path).why_missing(data)
+def test_a_path_that_leads_nowhere_says_why(data: Any, path: str, says) -> None:
+    says(parse(path).why_missing(data))
 
 
 def test_the_key_that_a_path_starts_with() -> None:

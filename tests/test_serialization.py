@@ -128,28 +128,28 @@ def test_the_rules(value: Any, json: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "named"),
+    "value",
     [
-        (object(), "^the value .*object"),
-        ({"a": [1, {"b": object()}]}, r"^a\[1\]\.b is an object"),
-        (float("nan"), "the value is nan"),
-        ([1.5, float("inf")], r"^\[1\] is inf"),
-        (numpy.float64("nan"), "nan"),
-        (numpy.array([0.5, numpy.nan]), r"\[1\] is nan"),
-        (decimal.Decimal("NaN"), "NaN"),
-        (Answer(float("nan")), "text is nan"),
-        (Struct(float("nan")), "is nan"),
-        ({(1, 2): 3}, r"the key \(1, 2\)"),
-        ({1: 2, "1": 3}, "two keys .*'1'"),
-        (Answer, "is a type"),
-        (1j, "is a complex"),
-        (iter([1]), "list_iterator"),
+        object(),
+        {"a": [1, {"b": object()}]},
+        float("nan"),
+        [1.5, float("inf")],
+        numpy.float64("nan"),
+        numpy.array([0.5, numpy.nan]),
+        decimal.Decimal("NaN"),
+        Answer(float("nan")),
+        Struct(float("nan")),
+        {(1, 2): 3},
+        {1: 2, "1": 3},
+        Answer,
+        1j,
+        iter([1]),
     ],
 )
-def test_what_has_no_json_form_is_refused_by_its_place(value: Any, named: str) -> None:
-    with pytest.raises(UnsupportedType, match=named):
+def test_what_has_no_json_form_is_refused_by_its_place(value: Any, refuses) -> None:
+    with refuses(UnsupportedType):
         to_json_value(value)
-    with pytest.raises(UnsupportedType, match=named):
+    with refuses(UnsupportedType):
         encode(value)
     with pytest.raises(CannotJudge, match="the output"):
         ExactMatch().evaluate(outputs=value, reference_outputs="x")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -164,7 +164,7 @@ def where_raised(error: BaseException) -> str:
     frames.reverse()
     own = [f for f in frames if not f.filename.startswith(libraries) and "site-packages" not in f.filename]
     shown = own[:2] + [frame for frame in frames if frame not in own[:2]][: 3 - len(own[:2])]
-    return " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in shown)
+    return " < ".join(f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in shown)
 
 
 @functools.cache
@@ -173,7 +173,8 @@ def _installed() -> tuple[str, tuple[str, ...]]:
     import sysconfig
 
     schemes = ("stdlib", "platstdlib", "purelib", "platlib")
-    return str(Path(__file__).resolve().parent), ("<frozen", *{sysconfig.get_path(name) for name in schemes})
+    karat = os.path.dirname(os.path.realpath(__file__))
+    return karat, ("<frozen", *{sysconfig.get_path(name) for name in schemes})
 
 
 def for_thread(function: Callable[P, T]) -> Callable[P, T]:

@@ -50,7 +50,7 @@ def test_outputs_are_shown_around_their_difference(runs):
     assert "is: {+x+}" in text
 
 
-def test_of_many_metrics_a_few_changed_examples_each_are_shown(runs):
+def test_of_many_metrics_a_few_changed_examples_each_are_shown(runs, says):
     made, replace = compare(runs, examples=5), msgspec.structs.replace
     names = [f"metric{number:02}" for number in range(12)]
     many = replace(
@@ -61,9 +61,7 @@ def test_of_many_metrics_a_few_changed_examples_each_are_shown(runs):
     )
     text = many.report()
     assert text.count("(better)") == text.count("(worse)") == 10
-    assert "examples that got better: metric09, 1 of 3" in text
-    assert "examples that got better: metric10" not in text
-    assert "metric10, metric11 are left out" in " ".join(text.split())
+    says(*[line for line in text.splitlines() if "examples" in line])
     assert made.report().count("(better)") == 3
 
 

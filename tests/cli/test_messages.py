@@ -16,82 +16,96 @@ def run(karat, project) -> str:
 
 def test_a_run_with_failures_that_is_returned_names_the_remedy(karat, project, run, says):
     said = karat("run", "experiment.yaml")
-    told = f"run {run} is finished, 1 of 6 failed: --retry-failed tries them again, --new makes another"
+    told = karat("run", "experiment.yaml", "--json").json["runs"][0]["notice"]
+    says(told)
+    assert told.startswith(f"run {run} ")
     assert f"karat: {told}\n" in said.err
-    assert karat("run", "experiment.yaml", "--json").json["runs"][0]["notice"] == told
     says(karat("run", "experiment.yaml", "--refresh").err)
 
 
-def test_records_of_no_example_are_reported_as_text_and_as_json(karat, project):
+def test_records_of_no_example_are_reported_as_text_and_as_json(karat, project, says):
     (project / "rec.jsonl").write_text('{"id": "q0", "output": "ONE"}\n{"id": "q99", "output": "?"}\n')
     said = karat("run", "--recorded", "rec.jsonl", "--data", "good.jsonl", "--json")
-    told = "rec.jsonl: 1 of 2 records belongs to no example (q99)"
-    assert said.json["runs"][0]["notice"] == told
+    told = said.json["runs"][0]["notice"]
+    says(told)
     assert told in said.err
     assert told in karat("run", "--recorded", "rec.jsonl", "--data", "good.jsonl").err
 
 
-def test_an_offset_beyond_the_data(karat, project):
+def test_an_offset_beyond_the_data(karat, project, says):
     arguments = ["run", "task.py:shout", "--data", "good.jsonl", "--input", "question", "--offset", 4]
-    told = "offset 4 is beyond the end of the dataset (4 examples)"
     said = karat(*arguments, "--json")
     assert (said.code, said.json["status"]) == (1, "no_data")
-    assert told in said.err
-    assert told in karat(*arguments, "--check").err
-    assert "beyond" not in karat(*arguments[:-1], 3).err
+    says(said.err)
+    says(karat(*arguments, "--check").err)
+    says(karat(*arguments[:-1], 3).err)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    "arguments",
     [
-        (["run", "task.py:shout", "--data", "adir"], "adir is a folder"),
-        (["run", "task.py:shout", "--data", "qa.txt"], "rename it, or set its format (csv, json, jsonl"),
-        (["run", "experimnt"], "did you mean experiment.yaml?"),
-        (["run", "experiment.yml"], "did you mean experiment.yaml?"),
-        (["run", "taskk:shout"], "did you mean task.py:shout?"),
-        (["ls", "--store", "mongo://x"], "known: memory, postgresql, sqlite"),
-        (
-            ["graph", "eval/classification/demo", "--out", "g.xyz"],
-            "g.xyz: unknown file extension: use .mmd, .mermaid",
-        ),
-        (["graph", "eval/classification/demo", "--out", "none/g.svg"], "there is no folder none"),
-        (["evaluate", "RUN", "-e", '{"nme": "exact_match"}'], "'nme': unknown key: did you mean 'name'?"),
-        (["export", "RUN", "-o", "none/x.csv"], "none/x.csv cannot be written: there is no folder none"),
-        (["report", "RUN", "-o", "none/x.md"], "none/x.md cannot be written: there is no folder none"),
-        (["compare", "RUN", "RUN"], "both are RUN: a comparison needs two different runs"),
-        (["compare", "RUN", "RUN", "latest"], "all of these are RUN: a comparison needs"),
+        ["run", "task.py:shout", "--data", "adir"],
+        ["run", "task.py:shout", "--data", "qa.txt"],
+        ["run", "experimnt"],
+        ["run", "experiment.yml"],
+        ["run", "taskk:shout"],
+        ["ls", "--store", "mongo://x"],
+        ["graph", "eval/classification/demo", "--out", "g.xyz"],
+        ["graph", "eval/classification/demo", "--out", "none/g.svg"],
+        ["evaluate", "RUN", "-e", '{"nme": "exact_match"}'],
+        ["export", "RUN", "-o", "none/x.csv"],
+        ["report", "RUN", "-o", "none/x.md"],
+        ["compare", "RUN", "RUN"],
+        ["compare", "RUN", "RUN", "latest"],
     ],
 )
-def test_each_is_one_sentence_with_the_remedy(karat, project, run, arguments, expected):
+def test_each_is_one_sentence_with_the_remedy(karat, project, run, arguments, says):
     (project / "adir").mkdir()
     (project / "qa.txt").write_text((project / "qa.jsonl").read_text())
     said = karat(*(run if each == "RUN" else each for each in arguments))
     assert said.code == 2
-    assert expected.replace("RUN", run) in said.err
+    says(said.err)
 
 
 @pytest.mark.parametrize(
-    ("limit", "expected"),
+    "limit",
     [
-        ("acuracy:0.05", "no results of 'acuracy': did you mean 'accuracy'?"),
-        ("accuracy:5%", "write accuracy:0.05, margins are shares of 1"),
-        ("accuracy:x%", "write accuracy:0.05, margins are shares of 1"),
+        "acuracy:0.05",
+        "accuracy:5%",
+        "accuracy:x%",
+        "accuracy:5",
+        "accuracy=0.05",
+        "accuracy 0.05",
+        "0.05",
     ],
 )
-def test_a_gate_that_is_misspelt(karat, run, limit, expected):
+def test_a_gate_that_is_misspelt(karat, run, limit, says):
     other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
     said = karat("compare", run, other, "--fail-if-worse", limit)
     assert said.code == 2
-    assert expected in said.err
+    says(said.err)
 
 
 def test_a_name_that_nothing_has_shows_the_newest_of_each_kind(karat, project, run, says):
     newest = [karat("run", "experiment.yaml", "--new", "--json").json for _ in range(4)]
     said = karat("show", "zzzz").err
     runs = [each["runs"][0]["id"] for each in reversed(newest)]
-    assert f"datasets qa; runs {', '.join(runs[:3])}, …; evaluations " in said
+    assert f" {', '.join(runs[:3])}, …" in said
+    says(said)
     assert runs[3] not in said
     says(karat("show", "qaa").err)
+
+
+def test_near_names_folders_and_low_scores_are_named(karat, project, run, says):
+    says(karat("show", "lastest").err)
+    for store in ("results/", "sqlite:///results/"):
+        said = karat("ls", "--store", store)
+        assert said.code == 2
+        says(said.err)
+    assert not (project / "results").exists()
+    sound = karat("run", "experiment.yaml", "--limit", "2", "--json").json["evaluation"]["id"]
+    said = karat("show", sound, "--failed").out
+    assert f"karat show {sound} --where 'score<1'" in said
 
 
 def test_ls_says_the_version_that_the_names_say(karat, project):
@@ -173,27 +187,29 @@ def test_the_same_command_without_new_continues(karat, project, says):
     for new in ([], ["--new"]):
         said = karat("run", "task.py:shout", *data, "--abort-on-error", *new)
         assert said.code == 1
-        which = "the same command without --new continues it" if new else "the same command continues it"
-        assert which in said.err
+        assert ("without --new" in said.err) is bool(new)
+        says(said.err)
         assert "--new" not in said.err.partition("to continue: ")[2]
     told = karat("run", "task.py:shout", *data, "--abort-on-error", "--new", "--json").json["error"]
     says(told["message"])
     assert karat(*shlex.split(told["go_on"])[1:]).json["runs"][0]["counts"]["pending"] == 0
 
 
-def test_a_label_that_several_runs_have_is_noticed(karat, project):
+def test_a_label_that_several_runs_have_is_noticed(karat, project, says):
     command = ["run", "experiment.yaml", "--label", "nightly", "--new"]
     first = karat(*command, "--json")
     assert "nightly" not in first.err
     second = karat(*command)
     made = karat("ls", "runs", "--json").json["runs"]
     older, newer = (run["id"] for run in made)
-    assert f"{older} has the label 'nightly' too" in second.err
+    [told] = [line for line in second.err.splitlines() if "nightly" in line]
+    says(told)
+    assert older in told
     assert f"karat tag {newer} nightly --move" in second.err
     assert karat("show", "nightly").code == 2
     assert karat("tag", newer, "nightly", "--move").code == 0
     assert karat("show", "nightly", "--json").json["id"] == newer
-    assert "too" not in karat("run", "experiment.yaml", "--label", "nightly").err
+    assert "nightly" not in karat("run", "experiment.yaml", "--label", "nightly").err
 
 
 BROKEN = """
@@ -216,7 +232,7 @@ class Picky:
 """
 
 
-def test_failures_of_evaluators_are_printed_by_kind(karat, project):
+def test_failures_of_evaluators_are_printed_by_kind(karat, project, says):
     """With the first example of each kind and the command that shows them, by run and by evaluate."""
     (project / "broken.py").write_text(BROKEN)
     parts = ["-e", "broken.py:Broken", "-e", "broken.py:Picky", "-e", "exact_match"]
@@ -225,22 +241,19 @@ def test_failures_of_evaluators_are_printed_by_kind(karat, project):
     judged = karat("evaluate", "latest", *parts, "--new")
     for said in (ran, judged):
         assert said.code == 1
-        assert "broken: 3 of 4 failed: ValueError: no score for this output" in said.out
-        assert "first: example q1)" in said.out
-        assert "broken: 1 of 4 failed: KeyError: 'another kind' (broken.py:" in said.out
-        assert "picky: 1 of 4 failed: ValueError: two is too much (broken.py:" in said.out
+        says(*[line for line in said.out.splitlines() if "broken.py:" in line])
         assert "\x1b" not in said.out
         [command] = [line for line in said.out.splitlines() if "--failed" in line]
         assert karat(*command.partition("karat ")[2].split()).code == 0
-        assert "exact_match accuracy is 1.000" in said.out
+        says(*[line for line in said.out.splitlines() if "exact_match accuracy" in line])
     only = karat("evaluate", "latest", "-e", "broken.py:Broken")
     assert "broken: 3 of 4 failed" in only.out
 
 
-def test_an_evaluation_ends_with_its_scores(karat, project):
+def test_an_evaluation_ends_with_its_scores(karat, project, says):
     run = karat("run", "experiment.yaml", "--json").json["runs"][0]["id"]
     said = karat("evaluate", run, "-e", "edit_distance")
-    assert "edit_distance mean is 0.800" in said.out
+    says(*[line for line in said.out.splitlines() if "edit_distance mean" in line])
     [found] = karat("evaluate", run, "-e", "edit_distance", "--json").json["aggregation"]["estimates"]
     assert (found["n"], found["of"]) == (5, 6)
     other = karat("run", "experiment.yaml", "--param", "end=!", "--json").json

@@ -40,7 +40,7 @@ def test_a_prompt_is_asked_and_its_cost_is_reported(karat, prompt, provider):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_parameter_that_the_model_refuses_is_one_sentence_and_fails_no_record(karat, prompt, known):
+def test_a_parameter_that_the_model_refuses_is_one_sentence_and_fails_no_record(karat, prompt, known, says):
     """Before the first record at the provider's own address, otherwise with the first answer."""
     with FakeProvider() as server:
         spec = "anthropic/claude-opus-4-7" if known else server.spec("gpt-5-mini")
@@ -48,7 +48,8 @@ def test_a_parameter_that_the_model_refuses_is_one_sentence_and_fails_no_record(
         (prompt / "prompt.yaml").write_text(text.replace("concurrency: 1", "concurrency: 4"))
         said = karat("run", "prompt.yaml")
         assert said.code == 2
-        assert said.err.count(f"{spec} does not accept temperature: remove it") == 1
+        assert spec in said.err
+        says(said.err)
         assert (server.count == 0) is known
         runs = [] if known else karat("ls", "runs", "--json").json["runs"]
         assert [run["counts"]["failed"] for run in runs] == ([] if known else [0])
@@ -101,16 +102,17 @@ def test_answers_are_kept_refreshed_or_neither(karat, prompt, provider):
 def test_a_finished_run_says_that_it_was_not_refreshed(karat, prompt, provider, says):
     run = karat("run", "prompt.yaml", "--json").json["runs"][0]["id"]
     said = karat("run", "prompt.yaml", "--refresh")
-    told = f"run {run} is finished already, so --refresh had nothing to ask again: add --new for another"
+    told = karat("run", "prompt.yaml", "--refresh", "--json").json["runs"][0]["notice"]
+    says(told)
+    assert told.startswith(f"run {run} ")
     assert f"karat: {told}\n" in said.err
-    assert karat("run", "prompt.yaml", "--refresh", "--json").json["runs"][0]["notice"] == told
     assert provider.count == 4
     says(karat("run", "prompt.yaml").err)
     karat("run", "prompt.yaml", "--refresh", "--new")
     assert provider.count == 8
 
 
-def test_judges_are_asked_again_where_new_answers_are_wanted(karat, prompt, provider):
+def test_judges_are_asked_again_where_new_answers_are_wanted(karat, prompt, provider, says):
     (prompt / "asking.py").write_text(
         "from karat import models\n"
         "def judge(outputs):\n"
@@ -120,7 +122,9 @@ def test_judges_are_asked_again_where_new_answers_are_wanted(karat, prompt, prov
     first = karat("evaluate", "latest", "-e", "asking.judge", "--json").json
     asked = provider.count
     said = karat("evaluate", "latest", "-e", "asking.judge", "--refresh")
-    assert f"evaluation {first['id']} is finished already, so --refresh had nothing to ask again" in said.out
+    [told] = [line for line in said.out.splitlines() if "--refresh" in line]
+    says(told)
+    assert first["id"] in told
     assert provider.count == asked
     again = karat("evaluate", "latest", "-e", "asking.judge", "--refresh", "--new", "--json").json
     assert (again["counts"]["ok"], again["counts"]["reused"]) == (4, 0)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def wait_for_calls(folder: Path, process: subprocess.Popen[str], count: int) -> 
     raise AssertionError(process.communicate())
 
 
-def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(slow: Path):
+def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(slow: Path, says):
     arguments = ["run", "slow.py:slow", "--data", "qa.jsonl", "--concurrency", "2"]
     process = start(*arguments, folder=slow)
     wait_for_calls(slow, process, 20)
@@ -61,7 +62,7 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(slow: Path
     assert process.returncode == 130
     assert out == ""
     assert "interrupted at" in err
-    assert "finished items are stored" in err
+    says(re.sub(r"\d+ of ", "NUMBER of ", err))
     assert "to continue: karat run slow.py:slow --data qa.jsonl --concurrency 2" in err
     assert "Traceback" not in err
 

@@ -144,41 +144,43 @@ def test_a_script_that_ends_itself_when_imported_is_one_sentence(karat, project,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    "arguments",
     [
-        (["experimnt.yaml"], "did you mean experiment.yaml?"),
-        (["tsk.py:shout", "--data", "qa.jsonl"], "did you mean task.py?"),
-        (["task.py:shot", "--data", "qa.jsonl"], "did you mean 'shout'?"),
-        (["task.py", "--data", "qa.jsonl"], "as task.py:FUNCTION"),
-        (["task.py:shout"], "needs a dataset: --data FILE"),
-        (["task.py:shout", "--data", "qx.jsonl"], "qx.jsonl"),
-        (["task.py:shout", "--data", "empty.jsonl"], "empty.jsonl is empty"),
-        (["task.py:shout", "--data", "qa.jsonl", "--param", "ende=x"], "did you mean 'end'?"),
-        (["empty.yaml"], "empty.yaml: is empty"),
-        (["."], "line 1: datset: unknown key: did you mean 'dataset'?"),
-        (["nonsense"], "cannot run 'nonsense'"),
-        (["experiment.yaml", "--data", "qa.jsonl"], "defines its dataset"),
+        ["experimnt.yaml"],
+        ["tsk.py:shout", "--data", "qa.jsonl"],
+        ["task.py:shot", "--data", "qa.jsonl"],
+        ["task.py", "--data", "qa.jsonl"],
+        ["task.py:shout"],
+        ["task.py:shout", "--data", "qx.jsonl"],
+        ["task.py:shout", "--data", "empty.jsonl"],
+        ["task.py:shout", "--data", "qa.jsonl", "--param", "ende=x"],
+        ["empty.yaml"],
+        ["."],
+        ["nonsense"],
+        ["experiment.yaml", "--data", "qa.jsonl"],
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_sentence(karat, project, arguments, expected):
+def test_what_cannot_be_run_is_refused_in_one_sentence(karat, project, arguments, says):
     (project / "empty.jsonl").write_text("")
     (project / "empty.yaml").write_text("")
     if arguments == ["."]:
         (project / "experiment.yaml").write_text("datset: x\n")
     said = karat("run", *arguments)
     assert said.code == 2
-    assert expected in said.err
+    says(said.err)
     assert not (project / "karat.db").exists()
 
 
-def test_a_file_without_a_function_is_not_suggested_again(karat, project):
-    assert "did you mean" not in karat("run", "task.py", "--data", "qa.jsonl").err
+def test_a_file_without_a_function_is_not_suggested_again(karat, project, says):
+    said = karat("run", "task.py", "--data", "qa.jsonl").err
+    assert "task.py?" not in said
+    says(said)
 
 
-def test_check_reports_ok_and_computes_nothing(karat, project):
+def test_check_reports_ok_and_computes_nothing(karat, project, says):
     said = karat("run", "experiment.yaml", "--check")
     assert said.code == 0
-    assert "6 examples, task shout, 1 evaluator, 1 aggregator" in said.out
+    says(said.out)
     assert karat("run", "experiment.yaml", "--check", "--json").json["ok"] is True
     assert not (project / "karat.db").exists()
 

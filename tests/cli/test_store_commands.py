@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shlex
 
 import pytest
@@ -339,6 +340,17 @@ def test_export_of_values_that_are_not_text(karat, project):
         row = next(csv.DictReader(file))
     assert json.loads(row["output"]) == {"text": "one", "list": [1, None], "nul": "\0"}
     assert row["input"] == "one"
+
+
+def test_export_says_which_one_is_the_latest_and_where_the_rows_are(karat, made, says):
+    said = karat("export", "latest", "-o", "estimates.csv").err
+    assert made["aggregation"] in said
+    assert f"karat export {made['evaluation']}" in said
+    says(re.sub(r"(agg|eval)-\w+", r"\1-ID", said))
+    karat("rm", made["aggregation"], "--yes")
+    said = karat("export", "latest").err
+    assert made["evaluation"] in said
+    says(re.sub(r"(agg|eval)-\w+", r"\1-ID", said))
 
 
 def test_export_into_a_folder_that_is_not_there(karat, made, says):

@@ -31,6 +31,7 @@ def test_a_row_with_a_duplicate_key_is_refused_with_its_line(tmp_path, row):
         Dataset.from_file(lines, input="question")
     partial = Dataset.from_file(lines, input="question", skip_bad_rows=True)
     assert (len(partial), [bad.line for bad in partial.skipped]) == (1, [2])
+    assert [example.input for example in partial] == ["1"]  # also when the rows are read again
     array = tmp_path / "d.json"
     array.write_text('[{"question": "1"},\n' + row + "]\n")
     with pytest.raises(DataError, match=r"line 2.*duplicate key"):

@@ -38,26 +38,26 @@ def test_what_is_chosen(text, letter):
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    "text",
     [
-        ("The answer is not B", "it only says which letter it is not"),
-        ("B is wrong.", "it only says which letter it is not"),
-        ("I would not choose B", "it only says which letter it is not"),
-        ("It can't be B", "it only says which letter it is not"),
-        ("Neither A nor B", "it only says which letter it is not"),
-        ("The answer is B or C", "it states more than one letter"),
-        ("The answer is B/C", "it states more than one letter"),
-        ("The answer is A. No: the answer is B or C", "it states more than one letter"),
-        ("A or B", "it names 2 of the letters and states none"),
-        ("A\nB", "it names 2 of the letters and states none"),
-        ("A: no\nB: yes", "it names 2 of the letters and states none"),
-        ("None of A, B, C is right", "it names 3 of the letters and states none"),
+        "The answer is not B",
+        "B is wrong.",
+        "I would not choose B",
+        "It can't be B",
+        "Neither A nor B",
+        "The answer is B or C",
+        "The answer is B/C",
+        "The answer is A. No: the answer is B or C",
+        "A or B",
+        "A\nB",
+        "A: no\nB: yes",
+        "None of A, B, C is right",
     ],
 )
-def test_what_chooses_nothing_scores_nothing(text, why):
+def test_what_chooses_nothing_scores_nothing(text, says):
     result = ChoiceMatch("ABCD").evaluate(outputs=text, reference_outputs="B")
     assert (result.score, result.value) == (0.0, None)
-    assert result.comment.endswith(why)
+    says(result.comment)
 
 
 def test_full_width_letters_are_an_option():

@@ -122,19 +122,17 @@ def test_mistakes_are_found_when_it_is_built(params: dict[str, Any]) -> None:
 THREAD = {"inputs": [{"__start__": {}}], "results": [{}], "steps": [["__start__", "agent"]]}
 
 
-def test_agentevals_judges() -> None:
+def test_agentevals_judges(says) -> None:
     assert agentevals_adapter.is_available()
     evaluator = agentevals_adapter.graph_trajectory_strict_match()
     assert evaluator.evaluate(outputs=THREAD, reference_outputs=THREAD).score == 1.0
     other = {**THREAD, "steps": [["__start__", "tools"]]}
     failed = evaluator.evaluate(outputs=other, reference_outputs=THREAD)
     assert failed.score == 0.0
-    assert failed.comment == (
-        "agentevals gave False and no reason; graph_trajectory_match names the nodes and transitions that differ"
-    )
+    says(failed.comment)
 
 
-def test_agentevals_asks_a_model(monkeypatch: pytest.MonkeyPatch, refuses) -> None:
+def test_agentevals_asks_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANGSMITH_TRACING", "false")
     answers = [
         '{"reasoning": "each step follows", "score": true}',
@@ -148,7 +146,7 @@ def test_agentevals_asks_a_model(monkeypatch: pytest.MonkeyPatch, refuses) -> No
         good, bad = (evaluator.evaluate(**sides, inputs={"question": "Where to?"}) for _ in range(2))
         assert (good.key, good.score, good.comment) == ("graph_trajectory_accuracy", 1.0, "each step follows")
         assert (bad.score, bad.comment) == (0.0, "no")
-        with refuses(TraceError):
+        with pytest.raises(TraceError, match="OutputParserException"):  # the sentence is that of the library
             evaluator.evaluate(**sides)
         assert provider.count == 3
 
@@ -226,7 +224,7 @@ def test_functions_of_agentevals_and_openevals_are_evaluators_as_they_are(
     ("aggregator", "scores"), [("all", [0.0, 1.0]), ("average", [0.5, 1.0]), (None, [None, None])]
 )
 def test_a_json_evaluator_of_openevals_is_one_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, aggregator: Any, scores: list[float | None]
+    monkeypatch: pytest.MonkeyPatch, aggregator: Any, scores: list[float | None], says
 ) -> None:
     """It refused the input that every other function of the two packages may be given."""
     monkeypatch.setenv("LANGSMITH_TRACING", "false")
@@ -238,6 +236,5 @@ def test_a_json_evaluator_of_openevals_is_one_as_it_is(
         results = list(karat.evaluate(run, [create(aggregator=aggregator)], new=True).results())
         assert [item.result.score if item.result else None for item in results] == scores
         if aggregator is None:
-            assert {item.outcome.error.message for item in results} == {
-                "openevals gave 2 results for one output: set its aggregator"
-            }
+            [told] = {item.outcome.error.message for item in results}
+            says(told)

@@ -9,7 +9,6 @@ import math
 import os
 import random
 import signal
-import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -127,20 +126,15 @@ JUDGES = [
 
 @pytest.fixture
 def limited():
-    """A limit on CPU time, which does not depend on what else the machine does.
-
-    A tracer, such as that of coverage, multiplies the CPU time of Python code, so it is off meanwhile.
-    """
+    """A limit on CPU time, which does not depend on what else the machine does."""
 
     def stop(*_: Any) -> None:
         raise TimeoutError("more CPU than allowed")
 
-    before, tracer = signal.signal(signal.SIGPROF, stop), sys.gettrace()
-    sys.settrace(None)
+    before = signal.signal(signal.SIGPROF, stop)
     yield lambda seconds=CPU_SECONDS: signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_PROF, 0)
     signal.signal(signal.SIGPROF, before)
-    sys.settrace(tracer)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -180,12 +180,9 @@ def test_texts_of_millions_of_characters_are_an_error_of_their_item(build, refus
     ).score == pytest.approx(1.0)
 
 
-def test_rouge_says_what_is_shared():
+def test_rouge_says_what_is_shared(says):
     said = Rouge("rouge1").evaluate(outputs="the cat sat on", reference_outputs="the dog sat on it").comment
-    assert (
-        said
-        == "rouge1 f1 0.667: 75% of the output's words are in the reference, 60% of the reference's in the output"
-    )
+    says(said)
 
 
 class TestSentenceTransformers:

@@ -20,10 +20,10 @@ class TestJSONValid:
         assert JSONValid().evaluate(outputs=text).score == 1.0
 
     @pytest.mark.parametrize("text", ["", "{", "{'a': 1}", "[1,]", "NaN", "[Infinity]", "hello", FENCED])
-    def test_not_valid(self, text):
+    def test_not_valid(self, text, says):
         result = JSONValid().evaluate(outputs=text)
         assert (result.score, result.value) == (0.0, False)
-        assert result.comment.startswith("not valid JSON: ")
+        says(result.comment.partition(":")[0])
 
     def test_the_comment_says_where(self, says):
         says(JSONValid().evaluate(outputs='{"a": 1,\n  b}').comment)
@@ -46,13 +46,11 @@ class TestJSONValid:
         assert JSONValid().evaluate(outputs={"a": 1}).score == 1.0
         assert JSONValid().evaluate(outputs=None).score == 0.0
 
-    def test_types(self, refuses):
+    def test_types(self, refuses, says):
         assert JSONValid(types="object").evaluate(outputs="{}").score == 1.0
         result = JSONValid(types=["object", "array"]).evaluate(outputs="3")
-        assert (result.score, result.comment) == (
-            0.0,
-            "valid JSON, but a number and not an object or an array",
-        )
+        assert result.score == 0.0
+        says(result.comment)
         with refuses(RequestError):
             JSONValid(types="objct")
 
@@ -98,11 +96,11 @@ class TestJSONSchemaMatch:
         assert JSONSchemaMatch(CITY).evaluate(outputs='{"city": "Paris"}').score == 1.0
         assert JSONSchemaMatch(CITY).evaluate(outputs={"city": "Paris"}).score == 1.0
 
-    def test_what_is_violated_and_where(self):
+    def test_what_is_violated_and_where(self, says):
         schema = {"type": "array", "items": CITY}
         result = JSONSchemaMatch(schema).evaluate(outputs=[{"city": 3}, {}])
         assert result.score == 0.0
-        assert result.comment == "$[0].city: 3 is not of type 'string' (and 1 more)"
+        says(result.comment)
         assert [error["path"] for error in result.metadata["errors"]] == ["$[0].city", "$[1]"]
 
     def test_the_list_of_violations_is_bounded(self, says):
@@ -110,9 +108,10 @@ class TestJSONSchemaMatch:
         assert len(result.metadata["errors"]) == 20
         says(result.comment)
 
-    def test_violations_of_many_branches_are_bounded_together(self, says):
-        schema = {"items": {"oneOf": [{"const": -at} for at in range(1, 301)]}}
-        result = JSONSchemaMatch(schema).evaluate(outputs=list(range(1_000)))
+    def test_violations_of_many_branches_are_bounded_together(self, says, monkeypatch):
+        monkeypatch.setattr("karat.evaluators._structured.MAX_BRANCHES", 5_000)
+        schema = {"items": {"oneOf": [{"const": -at} for at in range(1, 101)]}}
+        result = JSONSchemaMatch(schema).evaluate(outputs=list(range(500)))
         assert (result.score, len(result.metadata["errors"])) == (0.0, 20)
         says(result.comment)
         nested = {"items": {"oneOf": [{"items": {"oneOf": schema["items"]["oneOf"]}}] * 10}}
@@ -185,9 +184,10 @@ class TestMultipleOf:
     def test_decimals_are_taken_as_written(self, value, of):
         assert JSONSchemaMatch({"multipleOf": of}).evaluate(outputs=value).score == 1.0
 
-    def test_what_is_none(self):
+    def test_what_is_none(self, says):
         result = JSONSchemaMatch({"multipleOf": 0.1}).evaluate(outputs=0.35)
-        assert (result.score, result.comment) == (0.0, "$: 0.35 is not a multiple of 0.1")
+        assert result.score == 0.0
+        says(result.comment)
 
 
 class TestFormats:
@@ -237,11 +237,11 @@ def test_a_reference_that_leads_out_of_the_schema_is_named(refuses):
 
 
 @pytest.mark.parametrize(
-    ("text", "comment"),
+    "text",
     [
-        ("  ", "not valid JSON: it is empty, in '  '"),
-        ('{"a":"\n"}', "Invalid control character at line 1, column 7"),
+        "  ",
+        '{"a":"\n"}',
     ],
 )
-def test_what_is_wrong_in_words(text, comment):
-    assert comment in JSONValid().evaluate(outputs=text).comment
+def test_what_is_wrong_in_words(text, says):
+    says(JSONValid().evaluate(outputs=text).comment)

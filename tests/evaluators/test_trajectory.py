@@ -302,7 +302,7 @@ class TestOptions:
 
 
 class TestWhatIsSaid:
-    def test_metadata_lists_every_call_once(self) -> None:
+    def test_metadata_lists_every_call_once(self, says) -> None:
         agent = [call("a", x=1), call("b", city="Rome", n=1), call("d")]
         reference = [call("a", x=1), call("b", city="Oslo"), call("c", y=2)]
         result = TrajectoryMatchEvaluator(mode="unordered").evaluate(
@@ -316,13 +316,7 @@ class TestWhatIsSaid:
             {"path": "city", "agent": "Rome", "reference": "Oslo"},
             {"path": "n", "agent": 1},
         ]
-        for part in (
-            "missing c",
-            "unexpected d",
-            "city is 'Rome', expected 'Oslo'",
-            "n is 1, expected to be absent",
-        ):
-            assert part in result.comment
+        says(result.comment)
 
     def test_another_order_is_called_that(self, says) -> None:
         result = TrajectoryMatchEvaluator().evaluate(outputs=named("ba"), reference_outputs=named("ab"))

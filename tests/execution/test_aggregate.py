@@ -35,14 +35,14 @@ def test_accuracy_and_mean_with_interval_and_denominator(store):
     assert "0.500  [0.118, 0.882]  6 of 6" in aggregation.report()
 
 
-def test_failures_stay_in_the_denominator_and_bound_the_number(store):
+def test_failures_stay_in_the_denominator_and_bound_the_number(store, says):
     run = run_adding(store, 0, broken={0, 1})
     estimate = karat.aggregate(karat.evaluate(run, [equal]), ["accuracy"]).estimates.get(
         evaluator="equal", aggregator="accuracy"
     )
     assert (estimate.value, estimate.n, estimate.of) == (1.0, 4, 6)
     assert (estimate.lowest, estimate.highest) == (pytest.approx(4 / 6), 1.0)
-    assert "0.667–1.000 allowing for the 2 missing" in str(estimate)
+    says(estimate)
 
 
 def test_attempts_of_an_example_are_a_cluster(store):
@@ -103,7 +103,7 @@ def test_several_evaluations_together_serve_a_comparison_that_grew(store):
     assert aggregation.estimates.get(evaluator="closer", aggregator="win_rate", run=a.id).n == 12
 
 
-def test_an_aggregator_that_raises_is_reported_and_the_others_stand(store):
+def test_an_aggregator_that_raises_is_reported_and_the_others_stand(store, says):
     class Broken(Aggregator[int]):
         name = "broken"
 
@@ -130,7 +130,7 @@ def test_an_aggregator_that_raises_is_reported_and_the_others_stand(store):
     )
     assert aggregation.estimates.get(evaluator="equal", aggregator="accuracy").value == 1.0
     assert aggregation.status == "partial"
-    assert "equal broken failed: ZeroDivisionError: e3" in aggregation.report()
+    says(*[line for line in aggregation.report().splitlines() if "ZeroDivisionError" in line])
 
 
 def test_labels_without_scores_have_no_mean(store, says):

@@ -295,14 +295,14 @@ def test_a_judge_that_cannot_be_stopped_is_marked_failed_abandoned_and_counted(s
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (ValueError("the batch is lost"), ("failed", "the batch is lost")),
-        ([0.5], ("failed", "evaluator 'many' returned 1 result for 6 items")),
-        ([object()] * 6, ("failed", "evaluator 'many' returned object, not a Result, a number or a label")),
-        ([ValueError("one")] * 6, ("failed", "one")),
-        ([True] * 6, ("ok", None)),
+        (ValueError("the batch is lost"), "failed"),
+        ([0.5], "failed"),
+        ([object()] * 6, "failed"),
+        ([ValueError("one")] * 6, "failed"),
+        ([True] * 6, "ok"),
     ],
 )
-def test_what_a_batched_evaluator_gives_or_raises_is_kept_for_each_item(store, given, expected):
+def test_what_a_batched_evaluator_gives_or_raises_is_kept_for_each_item(store, given, expected, says):
     class Many(Evaluator):
         name = "many"
         version = "1"
@@ -315,8 +315,9 @@ def test_what_a_batched_evaluator_gives_or_raises_is_kept_for_each_item(store, g
 
     evaluation = karat.evaluate(run_adding(store, 0), [Many()])
     outcomes = [result.outcome for result in evaluation.results()]
-    said = [(o.status, o.error.message if isinstance(o, Failed) else None) for o in outcomes]
-    assert said == [expected] * 6
+    assert [outcome.status for outcome in outcomes] == [expected] * 6
+    [said] = {outcome.error.message if isinstance(outcome, Failed) else None for outcome in outcomes}
+    says(said)
 
 
 def test_an_evaluator_that_raises_no_exception_fails_its_item_only(store):
@@ -421,11 +422,13 @@ def test_all_runs_of_an_example_at_once(store):
     assert {tuple(r.result.value) for r in evaluation.results()} == {(1, 2, 0)}
 
 
-def test_a_pair_with_a_failed_output_is_skipped_and_says_which(store):
+def test_a_pair_with_a_failed_output_is_skipped_and_says_which(store, says):
     runs = [run_adding(store, 0), run_adding(store, 1, broken={4})]
     evaluation = karat.evaluate(runs, [Closer()])
     skipped = [r.outcome.reason for r in evaluation.results() if isinstance(r.outcome, Skipped)]
-    assert skipped == [f"output failed in run {runs[1].id}"]
+    [reason] = skipped
+    assert runs[1].id in reason
+    says(reason)
 
 
 def test_amending_two_comparisons_with_a_new_run_compares_only_what_is_missing(store):

@@ -9,7 +9,7 @@ import pytest
 import karat
 from karat.execution import pipeline
 from karat.execution.progress import Progress, ProgressLine
-from karat.models._pacing import counters
+from karat.models._recording import counters
 from karat.models.providers import _local
 from karat.tasks.prompt import PromptTask
 from karat.testing import FakeProvider
@@ -70,11 +70,10 @@ class Clock:
         return self.now
 
 
-def test_the_line_says_which_variant_and_how_many_requests_wait():
+def test_the_line_says_which_variant_and_how_many_requests_wait(says):
     progress = Progress("run", 100, done=25, retries=3, waiting=12, variant=2, variants=4)
     line = ProgressLine().line(progress)
-    assert line.startswith("run (variant 2 of 4) █")
-    assert "12 waiting for retry" in line
+    says(*[part for part in line.split("  ") if "variant" in part or "retr" in part])
     assert "variant" not in ProgressLine().line(Progress("run", 100, variant=1, variants=1))
 
 

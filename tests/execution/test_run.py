@@ -868,13 +868,11 @@ def test_a_key_that_code_of_a_task_quotes_is_not_stored(monkeypatch, padding):
         assert messages[1] == "[secret] of 1234567890", "other variables stay"
 
 
-@pytest.mark.parametrize(
-    ("value", "place"), [(object(), "output is an object"), ({"a": [object()]}, "output.a[0] is an object")]
-)
-def test_an_output_that_cannot_be_stored_is_named_by_its_place_in_the_output(value, place):
+@pytest.mark.parametrize("value", [object(), {"a": [object()]}])
+def test_an_output_that_cannot_be_stored_is_named_by_its_place_in_the_output(value, says):
     run = karat.run(lambda text: value, [{"id": "a", "input": "x"}], store="memory://", progress=False)
     [output] = run.outputs()
-    assert output.outcome.error.message.startswith(place)
+    says(output.outcome.error.message)
 
 
 def test_a_dataset_is_no_run(refuses):

@@ -56,7 +56,7 @@ def problems(text: str) -> list[str]:
 DATASET = "dataset: {path: qa.jsonl, input: question, expected: answer}\n"
 
 
-def test_every_mistake_is_reported_at_once_with_its_line():
+def test_every_mistake_is_reported_at_once_with_its_line(says):
     found = problems(
         "name: wrong\n"
         "dataset:\n"
@@ -76,142 +76,86 @@ def test_every_mistake_is_reported_at_once_with_its_line():
         "concurrency: many\n"
         "timeout: -1\n"
     )
-    expected = [
-        ("line 2", "dataset: needs 'path'"),
-        ("line 3", "dataset.pth: unknown key: did you mean 'path'?"),
-        ("line 4", "dataset.input: must be a string or a list"),
-        ("line 5", "task: file not found: lod.py: did you mean loud.py?"),
-        ("line 6", "evaluatrs: unknown key: did you mean 'evaluators'?"),
-        ("line 8", "did you mean 'exact_match'"),
-        ("line 9", "did you mean 'substring'"),
-        ("line 11", "duplicate key 'same'"),
-        ("line 12", "evaluators[4]: must be a name or {name, params, key}"),
-        ("line 14", "did you mean 'accuracy'"),
-        ("line 15", "attempts: must be greater than or equal to 1"),
-        ("line 16", "concurrency: must be an integer"),
-        ("line 17", "timeout: must be greater than 0"),
-    ]
-    assert len(found) == len(expected)
-    for problem, (line, text) in zip(found, expected, strict=True):
-        assert problem.startswith(f"{line}: "), problem
-        assert text in problem
+    lines = [*range(2, 7), 8, 9, 11, 12, *range(14, 18)]
+    assert [problem.split(": ")[0] for problem in found] == [f"line {number}" for number in lines]
+    says(*found)
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text",
     [
-        ("task: loud.py:loud\n", "line 1: dataset: is missing"),
-        (DATASET, "line 1: task: is missing"),
-        (DATASET + "task: loud.py:lod\n", "line 2: task: loud.py has no 'lod': did you mean 'loud'"),
-        (
-            DATASET + "task: {functon: loud.py:loud}\n",
-            "line 2: task.functon: unknown key: did you mean 'function'?",
-        ),
-        (
-            DATASET + "task: {function: loud.py:loud, params: {ed: x}}\n",
-            "has no parameter 'ed': did you mean 'end'?",
-        ),
-        (DATASET + "task: {function: loud.py:Sayer}\n", "needs the parameter 'word'"),
-        (DATASET + "task: {recorded: none.jsonl}\n", "line 2: task: none.jsonl does not exist"),
-        (DATASET + "task: {prompt: 'hi', model: openai/x}\n", "the prompt has no {variable}"),
-        (
-            DATASET + "task:\n  prompt: '{questoin}'\n  model: openai/x\n",
-            "line 3: task.prompt: the prompt asks for",
-        ),
-        (DATASET + "task: {prompt: '{input}', model: opnai/x}\n", "unknown model 'opnai/x'"),
-        (DATASET + "task: {prompt: '{input}'}\n", "no model is named"),
-        (DATASET + "task: {prompt: '{input}', model: openai/x}\nmodels: [openai/y]\n", "both name models"),
-        (
-            DATASET + "task: {prompt: [{role: usr, content: '{input}'}], model: openai/x}\n",
-            "task.prompt[0].role",
-        ),
-        (DATASET + "task: loud.py:loud\naggregators: [mean]\n", "no evaluators"),
-        (
-            DATASET + "task: loud.py:loud\nevaluators: [exact_match]\naggregators: [{name: mean, of: x}]\n",
-            "line 4: aggregators[0].of: no evaluator has the key 'x'",
-        ),
-        (
-            DATASET + "task: loud.py:loud\nevaluators: [exact_match]\naggregators: [win_rate]\n",
-            "needs results of a pair evaluator",
-        ),
-        ("dataset: [{inpt: 1}]\ntask: loud.py:loud\n", "dataset[0].inpt: unknown key: did you mean 'input'?"),
-        ("dataset: qx.jsonl\ntask: loud.py:loud\n", "qx.jsonl"),
-        ("dataset: nobody\ntask: loud.py:loud\n", "there is no store"),
-        ("dataset: 5\ntask: loud.py:loud\n", "dataset: must be a file, a name"),
-        ("dataset: {path: qa.jsonl, input: quesion}\ntask: loud.py:loud\n", "quesion"),
-        ("task: x\ntask: y\n", "line 2: duplicate key 'task', first on line 1"),
-        ("a: {b: 1, c: {d: 1, d: 2}}\n", "duplicate key 'd'"),
-        ("", "is empty"),
-        ("- a\n", "line 1: an experiment is a mapping"),
-        ("a: [\n", "line 2, column 1"),
-        ("a: &a [*a]\n", "nested too deeply"),
-        ("a: !!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
-        ("? [a]\n: b\n", "a key must be a scalar"),
+        "task: loud.py:loud\n",
+        DATASET,
+        DATASET + "task: loud.py:lod\n",
+        DATASET + "task: {functon: loud.py:loud}\n",
+        DATASET + "task: {function: loud.py:loud, params: {ed: x}}\n",
+        DATASET + "task: {function: loud.py:Sayer}\n",
+        DATASET + "task: {recorded: none.jsonl}\n",
+        DATASET + "task: {prompt: 'hi', model: openai/x}\n",
+        DATASET + "task:\n  prompt: '{questoin}'\n  model: openai/x\n",
+        DATASET + "task: {prompt: '{input}', model: opnai/x}\n",
+        DATASET + "task: {prompt: '{input}'}\n",
+        DATASET + "task: {prompt: '{input}', model: openai/x}\nmodels: [openai/y]\n",
+        DATASET + "task: {prompt: [{role: usr, content: '{input}'}], model: openai/x}\n",
+        DATASET + "task: loud.py:loud\naggregators: [mean]\n",
+        DATASET + "task: loud.py:loud\nevaluators: [exact_match]\naggregators: [{name: mean, of: x}]\n",
+        DATASET + "task: loud.py:loud\nevaluators: [exact_match]\naggregators: [win_rate]\n",
+        "dataset: [{inpt: 1}]\ntask: loud.py:loud\n",
+        "dataset: qx.jsonl\ntask: loud.py:loud\n",
+        "dataset: nobody\ntask: loud.py:loud\n",
+        "dataset: 5\ntask: loud.py:loud\n",
+        "dataset: {path: qa.jsonl, input: quesion}\ntask: loud.py:loud\n",
+        "task: x\ntask: y\n",
+        "a: {b: 1, c: {d: 1, d: 2}}\n",
+        "",
+        "- a\n",
+        "a: [\n",
+        "a: &a [*a]\n",
+        "a: !!python/object/apply:os.system [ls]\n",
+        "? [a]\n: b\n",
     ],
 )
-def test_a_mistake_says_what_where_and_the_nearest_right_thing(text, expected):
-    assert any(expected in problem for problem in problems(text)), problems(text)
+def test_a_mistake_says_what_where_and_the_nearest_right_thing(text, says):
+    says(*problems(text))
 
 
 TYPED = "def typed(text: str, n: int = 1) -> str:\n    return text * n\nclass Empty:\n    pass\ndef none():\n    pass\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text",
     [
-        (DATASET + "task: {function: typed.py:typed, params: {n: x}}\n", "line 2: task.params.n: task"),
-        (DATASET + "task: typed.py:typed\nmatrix: {n: [1, x]}\n", "line 3: matrix.n[1]: task"),
-        (
-            "dataset: qa.jsonl\ntask: typed.py:typed\n",
-            "line 1: dataset: example 'a': typed() takes text: str",
-        ),
-        (
-            DATASET + "task: {recorded: others.jsonl}\n",
-            "line 2: task: no record of others.jsonl belongs to an",
-        ),
-        (DATASET + "task: loud.py:loud\nevaluators: [typed.py:Empty]\n", "has none of the methods evaluate"),
-        (
-            DATASET + "task: loud.py:loud\nevaluators: [{name: by_metric, params: {metric: exact_match}}]\n",
-            "line 3: evaluators[0]: 'by_exact_match' compares runs, and there is one",
-        ),
-        (
-            DATASET
-            + "task: loud.py:loud\nevaluators:\n"
-            + "- {name: json_schema_match, params: {schema: {$ref: 'http://127.0.0.1:9/x'}}}\n",
-            "line 4: evaluators[0]: 'json_schema_match': the schema refers to 'http://127.0.0.1:9/x'",
-        ),
-        (
-            DATASET + "task: loud.py:loud\nevaluators: [exact_match]\naggregators: [typed.py:none]\n",
-            "line 4: aggregators[0]: 'typed.py:none' has to take one parameter",
-        ),
-        (
-            DATASET
-            + "task: loud.py:loud\nevaluators: [exact_match]\n"
-            + "aggregators: [{name: mean, params: {confidence: 95}}]\n",
-            "line 4: aggregators[0].params.confidence: 95 is not a number between 0 and 1",
-        ),
-        (DATASET + "task: {prompt: '{input}', model: openai/x, stop: ''}\n", "task.stop: must not be empty"),
-        (DATASET + "task: loud.py:loud\nmodels: []\n", "models: must not be empty"),
-        (
-            DATASET
-            + "task: {prompt: '{input}', model: openai/x}\nmatrix: {prompt: ['{input}', '{inptu}']}\n",
-            "line 3: matrix.prompt: the prompt asks for {inptu}",
-        ),
+        DATASET + "task: {function: typed.py:typed, params: {n: x}}\n",
+        DATASET + "task: typed.py:typed\nmatrix: {n: [1, x]}\n",
+        "dataset: qa.jsonl\ntask: typed.py:typed\n",
+        DATASET + "task: {recorded: others.jsonl}\n",
+        DATASET + "task: loud.py:loud\nevaluators: [typed.py:Empty]\n",
+        DATASET + "task: loud.py:loud\nevaluators: [{name: by_metric, params: {metric: exact_match}}]\n",
+        DATASET
+        + "task: loud.py:loud\nevaluators:\n"
+        + "- {name: json_schema_match, params: {schema: {$ref: 'http://127.0.0.1:9/x'}}}\n",
+        DATASET + "task: loud.py:loud\nevaluators: [exact_match]\naggregators: [typed.py:none]\n",
+        DATASET
+        + "task: loud.py:loud\nevaluators: [exact_match]\n"
+        + "aggregators: [{name: mean, params: {confidence: 95}}]\n",
+        DATASET + "task: {prompt: '{input}', model: openai/x, stop: ''}\n",
+        DATASET + "task: loud.py:loud\nmodels: []\n",
+        DATASET + "task: {prompt: '{input}', model: openai/x}\nmatrix: {prompt: ['{input}', '{inptu}']}\n",
         *[
-            (DATASET + f"task: {{prompt: '{{input}}', model: openai/x, schema: {schema}}}\n", expected)
-            for schema, expected in [
-                ("{type: strin}", "line 2: task: the schema is wrong at $.type"),
-                ("{$ref: 'file:///etc/hostname'}", "the schema refers to 'file:///etc/hostname'"),
-                ("{$ref: '#/$defs/none'}", "the schema refers to '#/$defs/none', which it does not contain"),
-                ("typed.Empty", "a schema is a JSON Schema or a pydantic model"),
-            ]
+            DATASET + f"task: {{prompt: '{{input}}', model: openai/x, schema: {schema}}}\n"
+            for schema in (
+                "{type: strin}",
+                "{$ref: 'file:///etc/hostname'}",
+                "{$ref: '#/$defs/none'}",
+                "typed.Empty",
+            )
         ],
     ],
 )
-def test_what_would_fail_later_is_found_before_anything_runs(folder, text, expected):
+def test_what_would_fail_later_is_found_before_anything_runs(folder, text, says):
     (folder / "typed.py").write_text(TYPED)
     (folder / "others.jsonl").write_text('{"id": "z", "output": "x"}\n')
-    assert any(expected in problem for problem in problems(text)), problems(text)
+    says(*problems(text))
 
 
 def test_a_short_stored_dataset_is_checked_too(folder, says):

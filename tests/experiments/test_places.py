@@ -9,6 +9,7 @@ import pytest
 
 from karat.errors import ConfigError
 from karat.experiments import read_experiment
+from tests.golden_messages import Says
 
 
 @pytest.fixture(autouse=True)
@@ -29,15 +30,15 @@ def problems(text: str) -> list[str]:
     return caught.value.problems
 
 
-def said(text: str, *expected: str) -> None:
+def places(text: str, says: Says) -> list[str]:
+    """The line and key of each mistake; the sentences are in the golden file."""
     found = problems(text)
-    assert len(found) == len(expected), found
-    for problem, beginning in zip(found, expected, strict=True):
-        assert problem.startswith(beginning), found
+    says(*found)
+    return [": ".join(problem.split(": ")[:2]) for problem in found]
 
 
-def test_a_matrix_over_a_prompt() -> None:
-    said(
+def test_a_matrix_over_a_prompt(says: Says) -> None:
+    assert places(
         "dataset: qa.jsonl\n"
         "task: {prompt: '{input}'}\n"
         "matrix:\n"
@@ -46,41 +47,38 @@ def test_a_matrix_over_a_prompt() -> None:
         "  temperature:\n"
         "    - 0\n"
         "    - hot\n",
-        "line 4: matrix.model[1]: unknown model 'lokal/x'",
-        "line 4: matrix.model[2]: 5 is not a model",
-        "line 5: matrix.temprature: a prompt has no field 'temprature': did you mean 'temperature'?",
-        "line 8: matrix.temperature[1]: must be a valid number",
-    )
+        says,
+    ) == [
+        "line 4: matrix.model[1]",
+        "line 4: matrix.model[2]",
+        "line 5: matrix.temprature",
+        "line 8: matrix.temperature[1]",
+    ]
 
 
-def test_a_matrix_over_a_function_and_what_is_wrong_with_the_function() -> None:
-    said(
+def test_a_matrix_over_a_function_and_what_is_wrong_with_the_function(says: Says) -> None:
+    assert places(
         "dataset: qa.jsonl\ntask:\n  function: loud.py:loud\n  params:\n    ed: '!'\nmatrix:\n  endd: [a, b]\n",
-        "line 5: task.params.ed: task 'loud.py:loud' has no parameter 'ed': did you mean 'end'?",
-        "line 7: matrix.endd: task 'loud.py:loud' has no parameter 'endd': did you mean 'end'?",
-    )
-    said(
-        "dataset: qa.jsonl\ntask: lod.py:loud\nmatrix: {model: [lokal/x]}\n",
-        "line 2: task: file not found: lod.py: did you mean loud.py?",
-        "line 3: matrix.model[0]: unknown model 'lokal/x'",
-    )
+        says,
+    ) == ["line 5: task.params.ed", "line 7: matrix.endd"]
+    assert places("dataset: qa.jsonl\ntask: lod.py:loud\nmatrix: {model: [lokal/x]}\n", says) == [
+        "line 2: task",
+        "line 3: matrix.model[0]",
+    ]
 
 
-def test_models_and_the_file_of_the_dataset() -> None:
-    said(
-        "dataset:\n  input: input\n  path: qx.jsonl\ntask:\n  prompt: '{input}'\n  model: lokal/x\n",
-        "line 3: dataset.path: qx.jsonl does not exist: did you mean 'qa.jsonl'?",
-        "line 6: task.model: unknown model 'lokal/x'",
-    )
-    said(
-        "dataset: qa.jsonl\ntask: loud.py:lod\nmodels:\n  - openai/a\n  - lokal/x\n",
-        "line 2: task: loud.py has no 'lod'",
-        "line 5: models[1]: unknown model 'lokal/x'",
-    )
+def test_models_and_the_file_of_the_dataset(says: Says) -> None:
+    assert places(
+        "dataset:\n  input: input\n  path: qx.jsonl\ntask:\n  prompt: '{input}'\n  model: lokal/x\n", says
+    ) == ["line 3: dataset.path", "line 6: task.model"]
+    assert places("dataset: qa.jsonl\ntask: loud.py:lod\nmodels:\n  - openai/a\n  - lokal/x\n", says) == [
+        "line 2: task",
+        "line 5: models[1]",
+    ]
 
 
-def test_parameters_of_evaluators_and_aggregators() -> None:
-    said(
+def test_parameters_of_evaluators_and_aggregators(says: Says) -> None:
+    assert places(
         "dataset: qa.jsonl\n"
         "task: loud.py:loud\n"
         "evaluators:\n"
@@ -92,6 +90,5 @@ def test_parameters_of_evaluators_and_aggregators() -> None:
         "  - name: accuracy\n"
         "    params:\n"
         "      treshold: 1\n",
-        "line 7: evaluators[0].params.case_sensitiv: evaluator 'contains' has no parameter 'case_sensitiv'",
-        "line 11: aggregators[0].params.treshold:",
-    )
+        says,
+    ) == ["line 7: evaluators[0].params.case_sensitiv", "line 11: aggregators[0].params.treshold"]

@@ -54,30 +54,12 @@ def problems(project, text: str, data: list | None = None) -> list[str]:
     return caught.value.problems
 
 
-def test_every_mistake_at_once_with_its_line(project):
+def test_every_mistake_at_once_with_its_line(project, says):
     found = problems(project, BROKEN)
-    expected = [
-        (3, "data_config.source.type: unknown type 'dsk': did you mean 'disk'?"),
-        (4, "graph_confg: unknown key: did you mean 'graph_config'"),
-        (8, "unknown node type 'lamda': did you mean 'lambda'?"),
-        (11, "has no 'UnitMetric': did you mean 'UnitMetrics'?"),
-        (12, "graph_config.nodes.metrics: needs 'golden_key'"),
-        (15, "has no parameter 'golden_kye': did you mean 'golden_key'?"),
-        (17, "unknown unit metric 'exact_mtach': did you mean 'exact_match'?"),
-        (20, "weights: must be a list of 2, one for each value"),
-        (22, "there is no node 'frist': did you mean 'first'?"),
-        (23, "graph_config.edges[1].too: unknown key: did you mean 'to'?"),
-        (24, "a path_map needs a condition"),
-        (27, "output_config.output_map.id.form: unknown key: did you mean 'from'"),
-        (28, "has both 'from' and 'value'"),
-        (29, "$data_config.sorce.type is not in this file"),
-        (34, "unknown aggregator metric 'acuracy': did you mean 'accuracy'"),
-        (35, "unknown key: did you mean 'unit_metrics_results'?"),
-    ]
-    for line, sentence in expected:
-        assert any(p.startswith(f"line {line}: ") and sentence in p for p in found), (line, sentence, found)
+    says(*found)
     lines = [int(p.split(":")[0].removeprefix("line ")) for p in found]
     assert lines == sorted(lines)
+    assert set(lines) >= {3, 4, 8, 11, 12, 15, 17, 20, 22, 23, 24, 27, 28, 29, 34, 35}
 
 
 def graph(nodes: str, edges: str = "", rest: str = "") -> str:
@@ -107,54 +89,41 @@ FORM = "name: x@http://127.0.0.1:9/v1, structured_output: {schema: {fields: {b: 
 HUB = "data_config: {source: {type: hf, repo_id: a/b, token: secret}}\n"
 
 CASES = [
-    (graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: END")), "b: is never reached"),
-    (graph(const("a"), edges("from: a, to: END")), "no edge leads from START"),
-    (
-        graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: b", "from: b, to: a")),
-        "a: is in a loop without a bound",
-    ),
-    (
-        graph(const("a", "x") + const("b", "x"), edges("from: START, to: [a, b]", "from: [a, b], to: END")),
-        "sets 'x' at the same time as 'b' does",
-    ),
-    (graph(const("START", "a")), "is reserved"),
-    (one("node_type: weighted_sampler, attributes: {a: {values: []}}"), "needs at least one value"),
-    (asking("output_keys: [b]"), "needs a prompt"),
-    (asking("prompt: [{usr: hi}]"), "unknown role: did you mean 'user'"),
-    (asking("prompt: [{user: hi}]", "nam: x"), "unknown key: did you mean 'name'"),
-    (asking("prompt: [{user: hi}], temprature: 1"), "temprature: unknown key"),
-    (asking("prompt: [{user: hi}], tools: [nowhere.at]", kind="agent"), "no module 'nowhere'"),
-    (asking("prompt: [{user: hi}]", "name: x@http://h/v1, parameters: {api_key: s}"), "looks like a secret"),
-    (
-        asking("prompt: [{user: hi}]", "name: x@http://h/v1, parameters: {temprature: 1, top_k: 5}"),
-        "parameters.temprature: unknown key, did you mean 'temperature'",
-    ),
-    (asking("prompt: [{user: hi}]", FORM), "unknown type 'strr': did you mean 'str'"),
-    (one("node_type: subgraph, subgraph: nowhere.at.all"), "no task 'nowhere.at.all'"),
-    (one("node_type: subgraph, subgraph: ."), "contains itself"),
-    (one("node_type: lambda, lambda: nowhere.at.all"), "no module 'nowhere' on the import path"),
-    (
-        graph(const("a"), rest="graph_post_process: [karat.errors.KaratError]\n"),
-        "is not a class with process",
-    ),
-    (graph(const("a"), rest="data_config: {source: [{examples: [{a: 1}]}]}\n"), "needs 'alias'"),
-    (graph(const("a"), rest=HUB), "a secret has no place in a file"),
-    (
-        graph(const("a"), rest="data_config: {sink: {type: hf, file_path: a/b}}\n"),
-        "not supported: writing to the Hugging Face hub",
-    ),
-    (graph(const("a"), rest="schema_config: {fields: [{name: a, type: whole}]}\n"), "unknown type 'whole'"),
-    ("- a\n", "must be a mapping"),
-    ("data_config: {}\n", "needs graph_config"),
+    graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: END")),
+    graph(const("a"), edges("from: a, to: END")),
+    graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: b", "from: b, to: a")),
+    graph(const("a", "x") + const("b", "x"), edges("from: START, to: [a, b]", "from: [a, b], to: END")),
+    graph(const("START", "a")),
+    one("node_type: weighted_sampler, attributes: {a: {values: []}}"),
+    asking("output_keys: [b]"),
+    asking("prompt: [{usr: hi}]"),
+    asking("prompt: [{user: hi}]", "nam: x"),
+    asking("prompt: [{user: hi}], temprature: 1"),
+    asking("prompt: [{user: hi}], tools: [nowhere.at]", kind="agent"),
+    asking("prompt: [{user: hi}]", "name: x@http://h/v1, parameters: {api_key: s}"),
+    asking("prompt: [{user: hi}]", "name: x@http://h/v1, parameters: {temprature: 1, top_k: 5}"),
+    asking("prompt: [{user: hi}]", FORM),
+    one("node_type: subgraph, subgraph: nowhere.at.all"),
+    one("node_type: subgraph, subgraph: ."),
+    one("node_type: lambda, lambda: nowhere.at.all"),
+    graph(const("a"), rest="graph_post_process: [karat.errors.KaratError]\n"),
+    graph(const("a"), rest="data_config: {source: [{examples: [{a: 1}]}]}\n"),
+    graph(const("a"), rest=HUB),
+    graph(const("a"), rest="data_config: {sink: {type: hf, file_path: a/b}}\n"),
+    graph(const("a"), rest="schema_config: {fields: [{name: a, type: whole}]}\n"),
+    "- a\n",
+    "data_config: {}\n",
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), CASES)
-def test_what_is_wrong_is_reported(project, text, told):
-    assert any(told in problem for problem in problems(project, text)), problems(project, text)
+@pytest.mark.parametrize("text", CASES)
+def test_what_is_wrong_is_reported(project, text, says):
+    says(*problems(project, text))
 
 
-def test_what_is_wrong_with_the_whole_graph_is_reported_beside_a_mistyped_edge_and_a_broken_node(project):
+def test_what_is_wrong_with_the_whole_graph_is_reported_beside_a_mistyped_edge_and_a_broken_node(
+    project, says
+):
     text = graph(
         const("first") + const("second") + const("alone") + const("round") + "    broken: {node_type: lamda}\n",
         edges(
@@ -169,18 +138,10 @@ graph_post_process:
 """,
     )  # fmt: skip
     found = problems(project, text)
-    told = [
-        "there is no node 'frist': did you mean 'first'?",
-        "there is no node 'secnd': did you mean 'second'",
-        "unknown node type 'lamda'",
-        "alone: is never reached",
-        "round: is in a loop without a bound",
-        "output_map.a.form: unknown key",
-        "field 'exact_match' not found in output columns",
-    ]
-    for sentence in told:
-        assert sum(sentence in problem for problem in found) == 1, (sentence, found)
-    assert not any("field 'a' not found" in problem or "second: is never" in problem for problem in found)
+    says(*found)
+    named = ["'frist'", "'secnd'", "'lamda'", "alone: ", "round: ", "output_map.a.form: ", "'exact_match'"]
+    assert [sum(name in problem for problem in found) for name in named] == [1] * len(named)
+    assert not any("field 'a'" in problem or "second: " in problem for problem in found)
 
 
 def test_of_an_edge_that_could_mean_anything_nothing_more_is_reported(project, says):
@@ -206,18 +167,18 @@ class Made:
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "told"),
+    ("name", "key"),
     [
-        ("of_state", "ouput_keys: [x]", "ouput_keys: unknown key: did you mean 'output_keys'"),
-        ("of_state", "threshold: 1", "threshold: unknown key"),
-        ("of_node", "ouput_keys: [x]", "unknown key, did you mean 'output_keys'"),
-        ("Made", "node_stat: idle", "unknown key, did you mean 'node_state'"),
+        ("of_state", "ouput_keys: [x]"),
+        ("of_state", "threshold: 1"),
+        ("of_node", "ouput_keys: [x]"),
+        ("Made", "node_stat: idle"),
     ],
 )
-def test_a_key_of_a_lambda_that_nobody_would_read_is_reported(project, name, key, told):
+def test_a_key_of_a_lambda_that_nobody_would_read_is_reported(project, name, key, says):
     project.write("t/keys.py", LAMBDAS)
     [problem] = problems(project, one(f"node_type: lambda, lambda: keys.{name}, {key}"))
-    assert told in problem
+    says(problem)
 
 
 @pytest.mark.parametrize("name", ["of_node", "Made"])
@@ -263,7 +224,7 @@ def test_a_variable_that_code_may_set_is_left_to_the_record(project):
     assert len(load_task("t").dataset(file="rows.jsonl")) == 1
 
 
-def test_a_key_that_the_data_lack_is_found_before_the_run(project):
+def test_a_key_that_the_data_lack_is_found_before_the_run(project, says):
     text = """
 unit_metrics:
   node_type: lambda
@@ -273,10 +234,8 @@ unit_metrics:
   unit_metrics_map: [{name: exact_match}]
 """
     [found] = problems(project, text, [{"answer": "a", "said": "b"}])
-    assert (
-        found
-        == "line 5: unit_metrics.golden_key: neither the data nor a node has 'anser': did you mean 'answer'?"
-    )
+    assert found.startswith("line 5: unit_metrics.golden_key: ")
+    says(found)
 
 
 def test_a_file_beside_the_task_that_does_not_import_is_named(project):
@@ -344,7 +303,7 @@ def test_unknown_variables_are_reported_together_with_every_other_mistake(projec
 
 def test_what_a_broken_part_leaves_unknown_is_not_told_as_a_mistake(project):
     found = loading(project, TWO_PROMPTS.format(more="output_kyes: [anser, word]"))
-    assert any("output_kyes: unknown key" in each for each in found)
+    assert any("output_kyes: " in each for each in found)
     assert any("{quesion}" in each for each in found), "its own prompt is still known"
     assert not any("{anser}" in each or "{word}" in each for each in found), found
     broken = TWO_PROMPTS.format(more="").replace("examples: [{id: 1, question: why}]", "exmples: []")
@@ -357,7 +316,7 @@ def test_variables_are_held_against_the_data_that_will_be_run_over(project):
     assert not any("asks for" in each for each in found), found
 
 
-def test_what_is_accepted_and_does_nothing_is_reported(project):
+def test_what_is_accepted_and_does_nothing_is_reported(project, says):
     project.write(
         "t/graph_config.yaml",
         """\
@@ -388,7 +347,7 @@ graph_config:
         "encoding", "graph_state", "retry_chat_injection", "node_name", "tool_choice", "max_parse_retries",
         "max_iterations",
     ]  # fmt: skip
-    assert all("has no effect" in note for note in notes)
+    says(*notes)
     assert notes[1].startswith("t, line 5: graph_config.graph_state: ")
 
 
@@ -408,24 +367,23 @@ graph_config:
 
 
 @pytest.mark.parametrize(
-    ("source", "node", "line", "mistake"),
+    ("source", "node", "line"),
     [
-        ("", "atributes: {}", 11, "graph_config.nodes.a.atributes: unknown key"),
-        ("file_fromat: jsonl", "", 5, "data_config.source.file_fromat: unknown key"),
+        ("", "atributes: {}", 11),
+        ("file_fromat: jsonl", "", 5),
     ],
 )
-def test_a_data_file_that_is_not_there_is_reported_beside_other_mistakes(
-    project, source, node, line, mistake
-):
+def test_a_data_file_that_is_not_there_is_reported_beside_other_mistakes(project, source, node, line, says):
     project.write("t/graph_config.yaml", NOWHERE.replace("SOURCE", source).replace("NODE", node))
     project.rows("t/rows.jsonl", [{"id": 1}])
-    missing = "line 4: data_config.source.file_path: rowz.jsonl does not exist"
+    missing = "line 4: data_config.source.file_path: "
     with pytest.raises(ConfigError) as caught:
         load_task("t")
     told = sorted(caught.value.problems)
     assert len(told) == 2
     assert any(each.startswith(missing) for each in told)
-    assert any(each.startswith(f"line {line}: {mistake}") for each in told)
+    assert any(each.startswith(f"line {line}: ") for each in told)
+    says(*told)
     with pytest.raises(ConfigError) as caught:  # other data stand in for it
         load_task("t", data="t/rows.jsonl")
     assert not any(each.startswith(missing) for each in caught.value.problems)

@@ -68,7 +68,7 @@ def test_the_flags_of_the_guide(karat, project):
     assert "wrote" in out
 
 
-def test_ten_records_unless_told_and_all_names_of_the_task(karat, project):
+def test_ten_records_unless_told_and_all_names_of_the_task(karat, project, says):
     for name in ("tasks.eval.qa", "eval/qa", "tasks/eval/qa", "tasks/eval/qa/graph_config.yaml"):
         code, out, _ = karat("run", name, "--output_dir", "out", "--json")
         assert code == 0
@@ -76,7 +76,7 @@ def test_ten_records_unless_told_and_all_names_of_the_task(karat, project):
         assert document["runs"][0]["counts"]["total"] == 10
         assert [e["value"] for e in document["aggregation"]["estimates"]] == [1.0]
         assert len(document["files"]) == 2
-    assert "is finished already" in document["runs"][0]["notice"]
+    says(document["runs"][0]["notice"])
 
 
 def test_files_without_the_time_and_as_jsonl_in_the_tasks_folder(karat, project):
@@ -101,7 +101,7 @@ def test_local_data_in_place_of_the_source_and_failures_give_exit_1(karat, proje
 def test_check_stops_before_the_first_record(karat, project, says):
     code, out, _ = karat("run", "eval/qa", "--check")
     assert code == 0
-    assert "OK: task eval/qa, 30 records, 2 nodes, 1 post-processor" in out
+    says(out)
     project.write(
         "tasks/eval/qa/graph_config.yaml", GRAPH.replace("predicted_key: said", "predicted_key: sad")
     )
@@ -120,24 +120,21 @@ def test_resume_false_makes_another_run(karat):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    "line",
     [
-        ("run eval/qaa", "did you mean the task eval/qa?"),
-        ("run --task eval/qaa", "no task 'eval/qaa'"),
-        ("run eval/qa --task eval/qa", "are both tasks"),
-        ("run eval/qa --input answer", "--input does not apply to graph tasks"),
-        ("run eval/qa --run_args [1]", "is not a JSON object"),
-        (
-            "run tasks/eval/qa/code.py:predict --data rows.jsonl --run_name x",
-            "--run_name applies to graph tasks only",
-        ),
-        ("run eval/qa --output_with_ts maybe", "'maybe' is not True or False"),
+        "run eval/qaa",
+        "run --task eval/qaa",
+        "run eval/qa --task eval/qa",
+        "run eval/qa --input answer",
+        "run eval/qa --run_args [1]",
+        "run tasks/eval/qa/code.py:predict --data rows.jsonl --run_name x",
+        "run eval/qa --output_with_ts maybe",
     ],
 )
-def test_wrong_command_lines(karat, line, told):
+def test_wrong_command_lines(karat, line, says):
     code, _, err = karat(*line.split())
     assert code == 2
-    assert told in err
+    says(err)
 
 
 def test_graph_draws(karat, project):
@@ -301,11 +298,9 @@ def test_a_dotted_name_that_leads_nowhere_is_no_task_and_no_module(karat, says):
     says(karat("run", "json.dumps")[2])
 
 
-def test_a_check_tells_one_record_as_one(karat, project):
+def test_a_check_tells_one_record_as_one(karat, project, says):
     project.rows("rows.jsonl", [{"id": "q", "answer": "a"}])
-    assert karat("run", "eval/qa", "--check")[1].startswith(
-        "OK: task eval/qa, 1 record, 2 nodes, 1 post-processor"
-    )
+    says(karat("run", "eval/qa", "--check")[1])
 
 
 FAILING = """
@@ -323,9 +318,11 @@ graph_config: {nodes: {one: {node_type: lambda, lambda: code.one, output_keys: [
         ("return {'x': 1 / (state['id'] == 'a')}", False),
     ],
 )
-def test_when_all_records_fail_for_one_reason_it_is_reported(karat, project, body, told):
+def test_when_all_records_fail_for_one_reason_it_is_reported(karat, project, body, told, says):
     project.write("t/code.py", f"def one(state):\n    {body}\n")
     project.write("t/graph_config.yaml", FAILING)
     code, out, _ = karat("run", "t", "--output_dir", "out")
     assert code == 1
-    assert ("all 3 failed: node one: ValueError: " in out) is told
+    reasons = [line for line in out.splitlines() if "node one" in line]
+    assert any("of 3" not in reason for reason in reasons) is told
+    says(*reasons)

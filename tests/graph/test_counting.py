@@ -63,7 +63,7 @@ def stages(folder):
     return report, evaluation, karat.aggregate(evaluation, aggregators, store=run.store), run, written
 
 
-def test_a_record_that_never_came_to_its_unit_metrics_is_skipped_and_counts(project, task):
+def test_a_record_that_never_came_to_its_unit_metrics_is_skipped_and_counts(project, task, says):
     report, evaluation, aggregation, _, _ = stages(project.folder)
     summary, accuracy = report["evaluation_summary"], report["results"]["exact_match-accuracy"]
     counts = [summary[f"{word}_records"] for word in ("total", "evaluated", "failed", "skipped")]
@@ -73,7 +73,7 @@ def test_a_record_that_never_came_to_its_unit_metrics_is_skipped_and_counts(proj
     assert accuracy["accuracy_bounds"] == [estimate.lowest, estimate.highest] == [0.5, 1.0]
     assert (evaluation.counts.ok, evaluation.counts.skipped, evaluation.counts.not_applicable) == (1, 1, 0)
     [skipped] = [r.outcome for r in evaluation.results() if isinstance(r.outcome, Skipped)]
-    assert skipped.reason == "the task left exact_match empty"
+    says(skipped.reason)
     assert {summary["status"], evaluation.status, aggregation.status} == {"partial"}
 
 
@@ -123,27 +123,23 @@ class Judged:
     assert aggregation.estimates.get(evaluator="exact_match", aggregator="accuracy").of == 1
 
 
-def test_where_all_records_failed_the_report_is_partial_as_the_run_is(project, task):
+def test_where_all_records_failed_the_report_is_partial_as_the_run_is(project, task, says):
     project.rows("t/rows.jsonl", [{"id": "a", "answer": "x", "said": "crash"}])
     report, evaluation, aggregation, run, _ = stages(project.folder)
     summary = report["evaluation_summary"]
     assert {summary["status"], run.status, evaluation.status, aggregation.status} == {"partial"}
-    assert summary["error"] == "all 1 records failed: nothing could be evaluated"
+    says(summary["error"])
 
 
 @pytest.mark.parametrize(
-    ("rows", "flags", "told"),
+    ("rows", "flags"),
     [
-        ([], [], "the dataset is empty"),
-        (
-            [{"id": "a", "answer": "x", "said": "x"}],
-            ["--start_index", "9"],
-            "--start_index 9 is beyond the end of the dataset",
-        ),
-        ([{"id": "a"}], ["--data", "empty.jsonl"], "the dataset is empty"),
+        ([], []),
+        ([{"id": "a", "answer": "x", "said": "x"}], ["--start_index", "9"]),
+        ([{"id": "a"}], ["--data", "empty.jsonl"]),
     ],
 )
-def test_no_records_are_no_data(project, task, capsys, rows, flags, told):
+def test_no_records_are_no_data(project, task, capsys, rows, flags, says):
     project.rows("t/rows.jsonl", rows)
     project.write("t/rows.json", "[]")
     project.write("empty.jsonl", "")
@@ -151,7 +147,7 @@ def test_no_records_are_no_data(project, task, capsys, rows, flags, told):
         project.write("t/graph_config.yaml", GRAPH.replace("rows.jsonl", "rows.json"))
     assert main(["run", "t", "--output_dir", "out", "--store", "memory://", *flags]) == 1
     captured = capsys.readouterr()
-    assert told in captured.err
+    says(captured.err)
     assert "run" in captured.out
     [report] = json.loads(next((project.folder / "out").glob("MetricCollator*")).read_text())
     summary = report["evaluation_summary"]
@@ -159,7 +155,7 @@ def test_no_records_are_no_data(project, task, capsys, rows, flags, told):
     assert json.loads(next((project.folder / "out").glob("output_*")).read_text()) == []
 
 
-def test_what_nodes_were_to_set_and_is_null_is_reported_with_its_count(project, task):
+def test_what_nodes_were_to_set_and_is_null_is_reported_with_its_count(project, task, says):
     fields = "thought: {from: thought}, deep: {from: 'notes.list[1]'}, nowhere: {from: notes.nope}, plain: {from: n}"
     project.write(
         "t/graph_config.yaml", GRAPH.replace("{id: {from: id},", "{id: {from: id}, " + fields + ",")
@@ -170,11 +166,7 @@ def test_what_nodes_were_to_set_and_is_null_is_reported_with_its_count(project, 
     *_, written = stages(project.folder)
     records = json.loads(written.output.read_text())
     assert [(record["deep"], record["nowhere"]) for record in records] == [(2, None), (None, None)]
-    assert written.notes == [
-        "output field 'thought' is null in 2 of 2 records (from: thought)",
-        "output field 'deep' is null in 1 of 2 records (from: notes.list[1])",
-        "output field 'nowhere' is null in 2 of 2 records (from: notes.nope)",
-    ]
+    says(*written.notes)
     assert main(["run", "t", "--output_dir", "told", "--store", "memory://"]) == 0
 
 

@@ -71,11 +71,12 @@ def task(project):
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_a_value_that_cannot_be_stored_is_the_failure_of_the_node_that_set_it(project, task, value):
+def test_a_value_that_cannot_be_stored_is_the_failure_of_the_node_that_set_it(project, task, value, says):
     task([{"id": "a", "answer": "x", "said": "x", "points": value}])
     [failure] = project.run("t").failures
     assert failure["node"] == "score"
-    assert failure["error"].startswith("UnsupportedType: output field 'points': points is ")
+    assert failure["error"].startswith("UnsupportedType: ")
+    says(failure["error"])
 
 
 def test_a_value_that_no_one_node_set_is_the_failure_of_the_output(project, task, says):
@@ -182,7 +183,7 @@ graph_config:
 
 
 @pytest.mark.parametrize("kind", ["waits", "blocks"])
-def test_a_timeout_names_its_node(project, kind):
+def test_a_timeout_names_its_node(project, kind, says):
     project.write("t/code.py", """
 import asyncio, threading
 def quick(state): return {"one": 1}
@@ -194,7 +195,8 @@ def blocks(state): threading.Event().wait(2)
     [output] = outcome.run.outputs()
     assert output.outcome.error.metadata["node"] == "slow"
     [failure] = outcome.failures
-    assert (failure["node"], failure["error"]) == ("slow", "TimeoutError: no output within 0.2 s")
+    assert failure["node"] == "slow"
+    says(failure["error"])
 
 
 def test_a_timeout_inside_a_subgraph_or_beside_other_branches_names_what_was_running(project):

@@ -75,24 +75,24 @@ def keep(record):
 
 
 @pytest.mark.parametrize(
-    ("gives", "said"),
+    "gives",
     [
-        ("{'x': float('nan')}", "JSON has no NaN and no infinities"),
-        ("{'x': object()}", "cannot be stored"),
-        ("{('a', 1): 2}", "give text keys"),
-        ("None", "it returned NoneType, not a mapping"),
-        ("3", "it returned int, not a mapping"),
-        ("sys.exit()", "SystemExit"),
+        "{'x': float('nan')}",
+        "{'x': object()}",
+        "{('a', 1): 2}",
+        "None",
+        "3",
+        "sys.exit()",
     ],
 )
-def test_an_aggregator_that_fails_is_reported_and_the_others_are_computed(project, capsys, gives, said):
+def test_an_aggregator_that_fails_is_reported_and_the_others_are_computed(project, capsys, gives, says):
     project.write("t/graph_config.yaml", JUDGED.replace("FILTER", ""))
     project.write("t/metrics.py", THEIRS.replace("GIVES", gives))
     assert main(["run", "t", "--output_with_ts", "False"]) == 1
     [report] = json.loads((project.folder / "t/MetricCollatorPostProcessor.json").read_text())
     assert report["evaluation_summary"]["status"] == "partial"
     assert report["results"]["exact_match-accuracy"]["accuracy"] == 1.0
-    assert said in report["results"]["exact_match-theirs"]["error"]
+    says(report["results"]["exact_match-theirs"]["error"])
     capsys.readouterr()
 
 

@@ -299,14 +299,14 @@ graph_post_process:
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    "schema",
     [
-        ("{fields: [{name: id, type: str}, {name: a, type: int, is_greater_than: 5}]}", "a is 3"),
-        ("{fields: [{name: id, type: int}]}", "is not of type 'integer'"),
-        ("{schema: schemas.Wanted}", "Field required"),
+        "{fields: [{name: id, type: str}, {name: a, type: int, is_greater_than: 5}]}",
+        "{fields: [{name: id, type: int}]}",
+        "{schema: schemas.Wanted}",
     ],
 )
-def test_records_that_do_not_fit_the_schema_fail(project, schema, told):
+def test_records_that_do_not_fit_the_schema_fail(project, schema, says):
     project.write("t/forms.py", FORMS)
     project.write(
         "t/schemas.py", "from pydantic import BaseModel\nclass Wanted(BaseModel):\n    nothing: str\n"
@@ -316,7 +316,7 @@ def test_records_that_do_not_fit_the_schema_fail(project, schema, told):
     )
     [failure] = project.run("t").failures
     assert failure["node"] == "output"
-    assert told in failure["error"]
+    says(failure["error"])
 
 
 def test_half_of_the_records_crash_and_the_report_says_so(project):

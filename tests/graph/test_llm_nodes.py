@@ -295,7 +295,7 @@ def broken(city: str) -> int:
 '''
 
 
-def test_an_agent_calls_tools_until_it_answers(project):
+def test_an_agent_calls_tools_until_it_answers(project, says):
     def answer(body):
         told = [m["content"] for m in body["messages"] if m["role"] == "tool"]
         if told:
@@ -312,24 +312,22 @@ def test_an_agent_calls_tools_until_it_answers(project):
         assert described["parameters"]["required"] == ["city"]
         assert {"role": "system", "content": "Be brief."} in server.requests[1]["messages"]
     [record] = outcome.records
-    assert record["answer"] == (
-        "It has 10000000; error: ValueError: no such thing;"
-        " error: there is no tool 'populatoin': did you mean 'population'?"
-    )
+    says(record["answer"])
     [output] = outcome.run.outputs()
     assert [(call.kind, call.name) for call in output.trace] == [
         ("model", server.spec()), ("tool", "population"), ("tool", "broken"), ("model", server.spec()),
     ]  # fmt: skip
 
 
-def test_an_agent_that_never_answers_fails(project):
+def test_an_agent_that_never_answers_fails(project, says):
     calls = {"text": "", "tool_calls": [{"name": "population", "arguments": {"city": "Lima"}}]}
     project.write("a/tools.py", TOOLS)
     with FakeProvider(answers=lambda body: calls) as server:
         project.write("a/graph_config.yaml", AGENT.replace("MODEL", server.spec()))
         [failure] = project.run("a").failures
     assert failure["node"] == "ask"
-    assert failure["error"].startswith("AgentOutOfSteps: no answer within 3 steps")
+    assert failure["error"].startswith("AgentOutOfSteps: ")
+    says(failure["error"])
 
 
 def test_a_loop_continues_with_the_conversation_until_a_condition_ends_it(project):
@@ -485,7 +483,9 @@ CLOSED = (
 )
 
 
-def test_a_structured_answer_may_have_more_fields_and_text_is_read_as_the_type_that_is_asked_for(project):
+def test_a_structured_answer_may_have_more_fields_and_text_is_read_as_the_type_that_is_asked_for(
+    project, says
+):
     answers = {"one": '{"rating": "3", "sure": "True", "why": "so"}', "two": '{"rating": 4, "sure": false}'}
     with FakeProvider(answers=answers) as server:
         text = FIELDS.replace("MODEL", server.spec()).replace("SCHEMA", SIMPLE_FIELDS)
@@ -501,7 +501,7 @@ def test_a_structured_answer_may_have_more_fields_and_text_is_read_as_the_type_t
     [first, second] = outcome.run.outputs()
     assert first.trace[0].metadata["coerced"] == {"rating": "int", "sure": "bool"}
     assert "coerced" not in second.trace[0].metadata
-    assert "field 'rating' was text in 1 answer and was read as int" in outcome.written.notes
+    says(*[note for note in outcome.written.notes if "'rating'" in note])
 
 
 def test_a_schema_that_forbids_more_fields_is_obeyed(project):

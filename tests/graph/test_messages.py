@@ -41,10 +41,9 @@ graph_config:
     says(told)
 
 
-def test_a_file_without_a_graph_is_one_mistake(project):
-    assert problems(project, "data_config: {examples: [{id: a}]}\n") == [
-        "line 1: needs graph_config: with its nodes and edges"
-    ]
+def test_a_file_without_a_graph_is_one_mistake(project, says):
+    [told] = problems(project, "data_config: {examples: [{id: a}]}\n")
+    says(told)
 
 
 def test_columns_are_named_once(project):
@@ -67,7 +66,7 @@ graph_config:
     says(told)
 
 
-def test_a_missing_data_file_is_reported_with_its_line_and_a_file_that_is_near(project):
+def test_a_missing_data_file_is_reported_with_its_line_and_a_file_that_is_near(project, says):
     project.rows("t/questions.jsonl", [{"id": "a"}])
     [told] = problems(project, f"""
 data_config:
@@ -76,8 +75,8 @@ data_config:
     file_path: t/question.jsonl
 graph_config: {{nodes: {{one: {DRAW}}}}}
 """)  # fmt: skip
-    assert told.startswith("line 5: data_config.source.file_path: t/question.jsonl does not exist")
-    assert "'questions.jsonl'" in told
+    assert told.startswith("line 5: data_config.source.file_path: ")
+    says(told)
     assert len(load_task("t").dataset(file="t/questions.jsonl")) == 1
 
 
@@ -150,7 +149,7 @@ class Stateless:
 
 
 @pytest.mark.parametrize("kind", ["llm", "agent", "multi_llm"])
-def test_an_unknown_model_hides_nothing_else_of_its_node(project, kind):
+def test_an_unknown_model_hides_nothing_else_of_its_node(project, kind, says):
     project.write("models.yaml", "mine: {model: x, base_url: http://127.0.0.1:9/v1}\n")
     project.write("t/own.py", FUNCTIONS)
     models = "models: {a: min, b: mine}" if kind == "multi_llm" else "model: {name: min}"
@@ -167,12 +166,7 @@ def test_an_unknown_model_hides_nothing_else_of_its_node(project, kind):
 """,
     )
     assert [sentence.split(": ")[0] for sentence in told] == ["line 6", "line 7", "line 8", "line 8"]
-    for sentence, said in zip(
-        told,
-        ["model 'min': did you mean 'mine'", "'oone': did you mean 'one'", "{nam}", "'user'"],
-        strict=True,
-    ):
-        assert said in sentence
+    says(*told)
 
 
 def test_where_a_pre_process_is_wrong_it_is_not_known_what_it_would_have_set(project):
@@ -188,28 +182,26 @@ def test_where_a_pre_process_is_wrong_it_is_not_known_what_it_would_have_set(pro
     assert "a.pre_process: " in told
 
 
-def test_every_key_of_a_class_that_does_not_fit_is_reported_at_once(project):
+def test_every_key_of_a_class_that_does_not_fit_is_reported_at_once(project, says):
     project.write("t/own.py", FUNCTIONS)
     told = problems(project, CALLED.replace("LAMBDA", "Made").replace("MORE", ", goldn_key: x"))
-    assert told == [
-        "line 2: graph_config.nodes.n.goldn_key: Made has no parameter 'goldn_key': did you mean 'golden_key'?",
-        "line 2: graph_config.nodes.n: Made needs the parameter 'golden_key'",
-        "line 2: graph_config.nodes.n: Made needs the parameter 'letters'",
-    ]
+    assert len(told) == 3
+    says(*told)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    "name",
     [
-        ("none", "none takes no argument: it must take the state"),
-        ("Stateless", "Stateless takes no argument: it must take the state"),
-        ("three", "three needs more than the 2 it is given: missing a required argument: 'other'"),
+        "none",
+        "Stateless",
+        "three",
     ],
 )
-def test_a_lambda_that_cannot_be_called_with_a_state(project, name, said):
+def test_a_lambda_that_cannot_be_called_with_a_state(project, name, says):
     project.write("t/own.py", FUNCTIONS)
     [told] = problems(project, CALLED.replace("LAMBDA", name).replace("MORE", ""))
-    assert told == f"line 2: graph_config.nodes.n.lambda: {said}"
+    assert told.startswith("line 2: graph_config.nodes.n.lambda: ")
+    says(told)
 
 
 def test_an_edge_that_says_twice_where_it_leads(project, says):
@@ -237,34 +229,33 @@ BASE = "from karat.graph import GraphPostProcessor\n\nclass P(GraphPostProcessor
 
 
 @pytest.mark.parametrize(
-    ("code", "lacks"),
+    "code",
     [
-        (BASE + "    def nope(self): pass\n", "process and no add"),
-        (BASE + "    def add(self, record): pass\n", "finish"),
-        ("class P:\n    def add(self, record): pass\n", "finish"),
+        BASE + "    def nope(self): pass\n",
+        BASE + "    def add(self, record): pass\n",
+        "class P:\n    def add(self, record): pass\n",
     ],
 )
-def test_a_processor_that_can_give_no_report(project, code, lacks):
+def test_a_processor_that_can_give_no_report(project, code, says):
     project.write("t/own.py", FUNCTIONS)
     project.write("t/reports.py", code)
     [told] = problems(project, REPORTED.replace("FILTER", ""))
-    assert told.endswith(f"is not a class with process, or with start, add and finish: it has no {lacks}")
+    says(told)
 
 
-def test_a_filter_on_a_field_that_no_output_has(project):
+def test_a_filter_on_a_field_that_no_output_has(project, says):
     project.write("t/own.py", FUNCTIONS)
     project.write("t/reports.py", BASE + "    def process(self, data): return []\n")
     [told] = problems(project, REPORTED.replace("FILTER", ", filter: {idd: 3, o.x: 1}"))
-    assert told.endswith("graph_post_process[0].filter.idd: no output record has it: did you mean 'id'?")
+    assert "graph_post_process[0].filter.idd: " in told
+    says(told)
 
 
-def test_every_parameter_of_a_processor_that_does_not_fit_is_reported(project):
+def test_every_parameter_of_a_processor_that_does_not_fit_is_reported(project, says):
     project.write("t/own.py", FUNCTIONS)
     project.write(
         "t/reports.py", "class P:\n    def __init__(self, k): pass\n    def process(self, data): return []\n"
     )
     told = problems(project, REPORTED.replace("FILTER", ", params: {kk: 1}"))
-    assert [sentence.rpartition("params")[2] for sentence in told] == [
-        ".kk: reports.P has no parameter 'kk': did you mean 'k'?",
-        ": reports.P needs the parameter 'k'",
-    ]
+    assert [sentence.rpartition("params")[2].split(":")[0] for sentence in told] == [".kk", ""]
+    says(*told)

@@ -445,7 +445,7 @@ def test_the_same_task_runs_from_any_folder_it_is_put_in(project, tmp_path):
     assert len(outcome.records) == 3
 
 
-def test_a_unit_metric_field_that_the_output_lacks_is_reported_before_the_run(project):
+def test_a_unit_metric_field_that_the_output_lacks_is_reported_before_the_run(project, says):
     config = QUESTION_ANSWERING.replace('    exact_match:\n      from: "exact_match"\n', "")
     project.write("tasks/qa/graph_config.yaml", config)
     with pytest.raises(ConfigError) as caught:
@@ -453,9 +453,7 @@ def test_a_unit_metric_field_that_the_output_lacks_is_reported_before_the_run(pr
     [problem] = caught.value.problems
     line = config.splitlines().index('            - "exact_match"') + 1
     assert problem.startswith(f"line {line}: ")
-    assert "'exact_match' not found in output columns" in problem
-    assert "available columns: id, answer, predicted_answer, fuzzy_match" in problem
-    assert "output_config.output_map" in problem
+    says(problem)
 
 
 def test_a_field_that_no_output_keys_name_is_reported(project):
@@ -496,16 +494,16 @@ unit_metrics:
 
 
 @pytest.mark.parametrize("computed", [FUZZY, ""])
-def test_output_keys_that_leave_a_metric_out_are_reported_with_what_is_available(project, computed):
+def test_output_keys_that_leave_a_metric_out_are_reported_with_what_is_available(project, computed, says):
     config = QUESTION_ANSWERING.replace("    - exact_match\n    - fuzzy_match\n", "    - exact_match\n")
     project.write("tasks/eval/qa/graph_config.yaml", config.replace(FUZZY, computed))
     project.rows("rows.jsonl", CAPITALS)
     with pytest.raises(ConfigError) as caught:
         load_task("eval/qa").dataset(file="rows.jsonl")
     mapped, aggregated = caught.value.problems
-    assert "output_map.fuzzy_match.from: unit metric or other field 'fuzzy_match' not found" in mapped
-    assert "unit_metrics_results field 'fuzzy_match' not found" in aggregated
-    assert "available: exact_match (a node's output_keys have to name it)" in aggregated
+    assert "output_map.fuzzy_match.from: " in mapped
+    says(mapped)
+    says(aggregated)
 
 
 def test_a_custom_metric_finds_a_bare_answer_under_text_and_a_standard_one_as_it_is(project):

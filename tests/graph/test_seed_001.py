@@ -133,7 +133,7 @@ def test_the_classes_can_be_used_without_a_run():
     assert report["results"]["accuracy"]["accuracy"] == 1.0
 
 
-def test_a_field_that_is_missing_names_the_columns_and_others_stand():
+def test_a_field_that_is_missing_names_the_columns_and_others_stand(says):
     processor = MetricCollatorPostProcessor(
         aggregator_metrics_map=[
             {"name": "accuracy", "unit_metrics_results": ["exact_match"]},
@@ -144,8 +144,8 @@ def test_a_field_that_is_missing_names_the_columns_and_others_stand():
     [report] = processor.process([record], {})
     assert report["results"]["exact_match-accuracy"]["accuracy"] == 1.0
     error = report["results"]["fuzy_match-accuracy"]["error"]
-    assert error.startswith("KeyError: 'fuzy_match' not found in output columns")
-    assert "available columns: id, exact_match" in error
+    assert error.startswith("KeyError: 'fuzy_match' ")
+    says(error)
     assert report["evaluation_summary"]["status"] == "partial"
 
 

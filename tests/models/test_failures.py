@@ -22,11 +22,12 @@ async def failure(server, quick, kind, **fields):
     return caught.value
 
 
-async def test_a_refused_connection(quick):
+async def test_a_refused_connection(quick, says):
     with FakeProvider() as gone:
         pass
     error = await failure(gone, quick, models.ConnectionRefused)
-    assert str(error) == f"quick: no connection to 127.0.0.1:{gone.port}: Connection refused"
+    assert f"127.0.0.1:{gone.port}" in str(error)
+    says(error)
     assert [attempt.error for attempt in error.attempts] == ["ConnectionRefused"] * 4
 
 
@@ -64,10 +65,10 @@ async def test_a_connection_that_does_not_come_in_time(define):
         assert calls[0].usage.cost == 0.0  # nothing was sent
 
 
-async def test_400_is_never_asked_again_and_says_what_the_provider_says(quick):
+async def test_400_is_never_asked_again_and_says_what_the_provider_says(quick, says):
     with FakeProvider(failures={1: Failing(status=400, message="temperature is out of range")}) as server:
         error = await failure(server, quick, models.BadRequest)
-        assert str(error) == "quick: temperature is out of range (400)"
+        says(error)
         assert server.count == 1
 
 
@@ -331,26 +332,26 @@ async def test_a_403_can_be_about_the_question(quick, message):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    "body",
     [
-        ("[1]", "it is a list, not an object"),
-        ("{}", "there is no field 'choices'"),
-        ('{"choices": []}', "no choices"),
-        ('{"choices": {"a": 1}, "id": 1}', "something among its fields (choices, id) is of another kind"),
+        "[1]",
+        "{}",
+        '{"choices": []}',
+        '{"choices": {"a": 1}, "id": 1}',
     ],
 )
-async def test_what_an_answer_lacks_is_told_in_words(quick, body, said):
+async def test_what_an_answer_lacks_is_told_in_words(quick, body, says):
     with FakeProvider(failures={1: Failing(body=body)}) as server:
         error = await failure(server, quick, models.BrokenBody, retries="{limit: 0}")
-        assert str(error) == f"quick: the answer lacks what it should have: {said}"
+        says(error)
 
 
-async def test_the_place_is_named_once():
+async def test_the_place_is_named_once(says):
     with FakeProvider() as gone:
         pass
     with pytest.raises(models.ConnectionRefused) as caught:
         await models.get(gone.spec()).generate("x")
-    assert str(caught.value) == f"{gone.spec()}: no connection: Connection refused"
+    says(caught.value)
 
 
 async def test_a_budget_and_a_refused_key_are_found_beside_the_other_failures():

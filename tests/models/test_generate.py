@@ -189,34 +189,34 @@ async def test_embed_wants_texts(provider, refuses):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected"),
+    ("name", "value"),
     [
-        ("stop", 5, "a text or a list of texts"),
-        ("stop", ["END", 5], "a text or a list of texts"),
-        ("temperature", "hot", "a number from 0 up"),
-        ("temperature", float("nan"), "a number from 0 up"),
-        ("temperature", float("inf"), "a number from 0 up"),
-        ("temperature", -1, "a number from 0 up"),
-        ("temperature", True, "a number from 0 up"),
-        ("extra", 5, "fields of the body"),
-        ("tools", "x", "a list of"),
-        ("tools", [5], "a list of"),
-        ("tools", [{"type": "function", "function": {}}], "a list of"),
-        ("tool_choice", 5, "auto, none, required"),
-        ("n", 1.5, "a whole number from 1 up"),
-        ("n", 0, "a whole number from 1 up"),
-        ("seed", "a", "a whole number is expected"),
-        ("max_tokens", 0, "a whole number from 1 up"),
-        ("max_tokens", "x", "a whole number from 1 up"),
+        ("stop", 5),
+        ("stop", ["END", 5]),
+        ("temperature", "hot"),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("temperature", -1),
+        ("temperature", True),
+        ("extra", 5),
+        ("tools", "x"),
+        ("tools", [5]),
+        ("tools", [{"type": "function", "function": {}}]),
+        ("tool_choice", 5),
+        ("n", 1.5),
+        ("n", 0),
+        ("seed", "a"),
+        ("max_tokens", 0),
+        ("max_tokens", "x"),
     ],
 )
-async def test_a_parameter_of_the_wrong_kind_is_told_before_anything_is_sent(provider, name, value, expected):
+async def test_a_parameter_of_the_wrong_kind_is_told_before_anything_is_sent(provider, name, value, refuses):
     model = models.get(provider.spec())
     for wrong in (
         lambda: model.generate_sync("x", **{name: value}),
         lambda: models.get(provider.spec(), **{name: value}),
     ):
-        with pytest.raises(RequestError, match=f"^{name} (is|has) .*: .*{expected}"):
+        with refuses(RequestError):
             wrong()
     assert provider.count == 0
 

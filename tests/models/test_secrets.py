@@ -213,21 +213,21 @@ def test_a_mistyped_address_is_not_repeated(name):
     assert CANARY not in str(caught.value)
 
 
-async def test_a_password_of_a_proxy_is_in_no_error(define, monkeypatch):
+async def test_a_password_of_a_proxy_is_in_no_error(define, monkeypatch, says):
     monkeypatch.setenv("http_proxy", f"http://user:{CANARY}@127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     define("far: {model: m, base_url: 'http://nowhere.invalid/v1', retries: {limit: 0}}\n")
     with models.recording(example="e") as calls, pytest.raises(models.ConnectionRefused) as caught:
         await models.get("far").generate("x")
-    assert "to nowhere.invalid through the proxy 127.0.0.1:1: Connection refused" in str(caught.value)
+    says(caught.value)
     assert CANARY not in str(caught.value) + repr(caught.value.metadata) + repr(calls)
 
 
-async def test_a_key_no_header_can_carry(monkeypatch, provider):
+async def test_a_key_no_header_can_carry(monkeypatch, provider, refuses):
     monkeypatch.setenv("OPENAI_BASE_URL", provider.url)
     monkeypatch.setenv("OPENAI_API_KEY", f"{CANARY}\nX-Evil: 1")
-    with pytest.raises(CredentialsRefused, match="OPENAI_API_KEY holds characters") as caught:
+    with refuses(CredentialsRefused) as caught:
         await models.get("openai/m").generate("x")
     assert CANARY not in str(caught.value)
 

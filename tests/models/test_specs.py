@@ -181,7 +181,7 @@ def test_another_file_is_named_by_a_variable(folder, monkeypatch):
         resolve("openai/gpt-4o")
 
 
-def test_every_mistake_in_models_yaml_is_told_at_once(define):
+def test_every_mistake_in_models_yaml_is_told_at_once(define, says):
     define("""
 a: {model: openai/x, limts: {concurrency: 1}}
 b: {limits: {concurrency: 0, concurency: 5}}
@@ -192,16 +192,7 @@ e: {model: m, headers: {Authorization: Bearer sk-very-secret-value}}
     with pytest.raises(ConfigError) as caught:
         resolve("a")
     text = str(caught.value)
-    for says in (
-        "did you mean 'limits'",
-        "b.model",
-        "b.limits.concurrency",
-        "did you mean 'concurrency'",
-        "temprature",
-        "api_key_env",
-        "headers_env",
-    ):
-        assert says in text
+    says(text)
     assert "sk-very-secret-value" not in text
 
 
@@ -301,24 +292,20 @@ async def test_the_format_of_gemini_can_be_added_outside(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    "spec",
     [
-        ("x@localhost:8000/v1", "did you mean 'x@http://localhost:8000/v1'?"),
-        ("org/x@gpu.example.org/v1", "did you mean 'org/x@http://gpu.example.org/v1'?"),
-        ("openai/", "a model's name is missing after the slash, as in openai/NAME"),
-        (
-            "nope",
-            "a model is written PROVIDER/NAME (openai/…, anthropic/…, local/…;",
-        ),
-        ("opnai/gpt-4o", "did you mean 'openai/gpt-4o'? "),
-        ("fats", "did you mean 'fast'? "),
+        "x@localhost:8000/v1",
+        "org/x@gpu.example.org/v1",
+        "openai/",
+        "nope",
+        "opnai/gpt-4o",
+        "fats",
     ],
 )
-def test_what_names_no_model_is_told_with_what_may_be_meant(define, spec, said):
+def test_what_names_no_model_is_told_with_what_may_be_meant(define, spec, refuses):
     define("fast: {model: openai/gpt-4o-mini}\n")
-    with pytest.raises(UnknownName) as caught:
+    with refuses(UnknownName) as caught:
         resolve(spec)
-    assert said in str(caught.value)
     assert str(caught.value).count(spec) <= 2
 
 

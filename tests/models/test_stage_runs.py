@@ -389,7 +389,7 @@ def test_a_judge_that_has_no_time_left_has_paid_too(quick):
     assert evaluation.header.usage["quick"].cost == pytest.approx(0.02)
 
 
-def test_a_thread_whose_time_is_up_asks_nothing_more(quick):
+def test_a_thread_whose_time_is_up_asks_nothing_more(quick, says):
     told, up = [], threading.Event()
 
     def task(question):
@@ -409,7 +409,7 @@ def test_a_thread_whose_time_is_up_asks_nothing_more(quick):
             pass
         assert server.count == 0
     assert run.counts.failed == 1
-    assert told == ["quick is not asked any more: the time of this item is up"]
+    says(*told)
 
 
 @both
@@ -504,7 +504,7 @@ def test_a_provider_that_never_answers_does_not_hang_a_run(quick, how):
     assert {output.outcome.error.type for output in run.outputs()} == {"TimedOut"}
 
 
-def test_a_provider_that_takes_no_connection_does_not_hang_a_run(define):
+def test_a_provider_that_takes_no_connection_does_not_hang_a_run(define, says):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
         port = deaf.getsockname()[1]
         waiting = [socket.socket() for _ in range(4)]  # the queue of connections is full with these
@@ -520,7 +520,8 @@ def test_a_provider_that_takes_no_connection_does_not_hang_a_run(define):
             each.close()
     failure = next(run.outputs()).outcome.error
     assert failure.type == "TimedOut"
-    assert f"no connection to 127.0.0.1:{port} within 0.05 s" in failure.message
+    assert f"127.0.0.1:{port}" in failure.message
+    says(failure.message)
 
 
 # The command line ----------------------------------------------------------------

@@ -75,11 +75,11 @@ def test_a_forest_places_values_in_their_order():
     assert "b: 0.700" in plot.description
 
 
-def test_a_side_without_a_limit_is_an_arrow_and_words():
+def test_a_side_without_a_limit_is_an_arrow_and_words(says):
     plot = forest(
         "x", [Row("open", Estimate(0.5, 0.4, None, 9, 9)), Row("closed", Estimate(0.5, 0.4, 0.6, 9, 9))]
     )
-    assert "[0.400, no upper limit]" in texts(plot)
+    says(*[mark.text for mark in plot.marks if isinstance(mark, Text) and "[0.400, " in mark.text])
     slanted = [m for m in plot.marks if isinstance(m, Line) and m.x1 != m.x2 and m.y1 != m.y2]
     assert len(slanted) == 2
     tip = max(m.x2 for m in slanted)
@@ -112,11 +112,10 @@ def test_a_scatter_fills_what_nothing_beats():
     assert [m.filled for m in drawn] == [True, False, False]
 
 
-def test_a_confusion_matrix_has_every_count():
+def test_a_confusion_matrix_has_every_count(says):
     plot = confusion("c", ["a", "b"], [[8, 2], [0, 5]], {"evaluator": "e"})
     assert [m.text for m in plot.marks if isinstance(m, Text) and m.text.isdigit()] == ["8", "2", "0", "5"]
-    assert "13 of 15 on the diagonal" in plot.description
-    assert "expected a, predicted b: 2 of 10" in plot.description
+    says(plot.description)
     cell = next(m for m in plot.marks if isinstance(m, Rect) and m.about["predicted"] == "b")
     assert cell.about == {"evaluator": "e", "expected": "a", "predicted": "b"}
 

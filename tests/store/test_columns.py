@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -506,15 +507,20 @@ def test_records_that_are_decoded_together_are_checked_one_by_one() -> None:
             decoder.decode_all(broken)
 
 
-@pytest.fixture
-def small_segments(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment for each record, some of which are read and joined together."""
+def append_one_by_one(store: Store, patch: pytest.MonkeyPatch) -> None:
+    """Give each record a segment of its own."""
     append = store.backend.append
 
     def append_each(parent: int, rows: list[Row], owner: str | None = None) -> int:
         return sum(append(parent, [row], owner) for row in rows)
 
-    monkeypatch.setattr(store.backend, "append", append_each)
+    patch.setattr(store.backend, "append", append_each)
+
+
+@pytest.fixture
+def small_segments(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment for each record, some of which are read and joined together."""
+    append_one_by_one(store, monkeypatch)
     monkeypatch.setattr("karat.store.columns.MOST_SEGMENTS", 1)
     monkeypatch.setattr("karat.store.columns.JOINED_RECORDS", 7)
     monkeypatch.setattr("karat.store.sql._SEGMENT_RECORDS", 5)
@@ -576,6 +582,48 @@ def test_a_reader_is_right_while_segments_are_joined(
     # As if it had read a part of the segments before they were joined:
     counted.last, counted.counts = next(iter(read(run.number)))[0] - 2, [5, *counted.counts[1:]]
     assert counted.update(run) == [60, *[0] * REUSED]
+
+
+def join_and_die(url: str, run: str, statements: int) -> None:
+    """Join the segments of a run; this process is killed before so many statements of SQL have been executed."""
+    try:
+        with open_store(url) as store:
+            handle = store.runs.get(run)
+            left = iter(range(statements))
+            store.backend._connection.set_trace_callback(  # type: ignore[attr-defined]
+                lambda sql: os.kill(os.getpid(), signal.SIGKILL) if next(left, None) is None else None
+            )
+            join_segments(handle)
+    finally:
+        os._exit(0)
+
+
+def test_a_kill_while_segments_are_joined_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/k.db"
+    with open_store(url) as store, monkeypatch.context() as patch:
+        append_one_by_one(store, patch)
+        run = karat.run(shout, examples(40), store=store)
+        expected, many = facts_of(run), store.backend.segment_count(run.number)
+    monkeypatch.setattr("karat.store.columns.MOST_SEGMENTS", 1)
+    monkeypatch.setattr("karat.store.columns.JOINED_RECORDS", 7)
+    found, killed = [], 0
+    while True:
+        if (child := os.fork()) == 0:
+            join_and_die(url, run.id, killed)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with open_store(url) as store:
+            again = store.runs.get(run.id)
+            assert facts_of(again) == expected, f"killed before statement {killed + 1}"
+            found.append(store.backend.segment_count(again.number))
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        killed += 1
+    # Some kills came after a part was joined; each part is joined as a whole, or not at all.
+    assert killed > 5
+    assert found[0] == many > 30
+    assert len(set(found)) > 3
+    assert found[-1] < 8
 
 
 def test_segments_that_are_deleted_meanwhile_are_not_joined(store: Store, small_segments: None) -> None:

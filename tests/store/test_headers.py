@@ -118,7 +118,7 @@ def test_new_gives_the_next_replicate(store: Store) -> None:
 
 
 def test_of_three_processes_that_ask_for_the_same_run_one_makes_it(
-    shared: Store, url: str, child: Callable[..., Child]
+    shared: Store, url: str, child: Callable[..., Child], says
 ) -> None:
     dataset = shared.datasets.put(texts(["a"]))
     askers = [child("open_run", url, dataset.id) for _ in range(3)]
@@ -134,7 +134,7 @@ def test_of_three_processes_that_ask_for_the_same_run_one_makes_it(
     assert [answer for answer in answers if answer[0] == "create"] == [["create", 1]]
     busy = [answer[1] for answer in answers if answer[0] == "StoreBusy"]
     assert len(busy) == 2
-    assert all("held by process " in sentence for sentence in busy)
+    says(*busy)
     assert len(shared.runs.list()) == 1
 
 
@@ -362,17 +362,16 @@ def test_lineage_both_ways(store: Store) -> None:
     assert amended.runs[1].dataset.id == aggregation.evaluations[0].dataset.id == dataset.id
 
 
-def test_removal_is_refused_with_the_list_unless_it_cascades(store: Store) -> None:
+def test_removal_is_refused_with_the_list_unless_it_cascades(store: Store, refuses) -> None:
     dataset = store.datasets.put(texts(["a"], name="letters"))
     kept = store.datasets.put(texts(["b"], name="kept"))
     run, other = make_run(store, dataset), make_run(store, kept, "other")
     evaluation = make_evaluation(store, [run])
     store.backend.append(run.number, [Row(0, "1", 1, OK, b"key", b"{}")])
-    with pytest.raises(RequestError) as refused:
+    with refuses(RequestError) as refused:
         store.remove("letters")
-    assert str(refused.value).startswith(
-        f"{dataset.id} cannot be removed: {run.id}, {evaluation.id} depend on it"
-    )
+    assert str(refused.value).startswith(f"{dataset.id} ")
+    assert f" {run.id}, {evaluation.id} " in str(refused.value)
     assert "--cascade" in str(refused.value)
     assert store.get(run.id).id == run.id
 
@@ -404,7 +403,7 @@ def test_what_is_made_while_its_parent_is_being_removed_is_seen(store: Store) ->
     assert store.get(dataset.id).id == dataset.id
 
 
-def test_the_integrity_check_finds_what_is_missing(store: Store) -> None:
+def test_the_integrity_check_finds_what_is_missing(store: Store, says) -> None:
     store.datasets.put(texts(["a", "b"]))
     assert store.check() == []
     number = store.datasets.list()[0].number
@@ -415,7 +414,7 @@ def test_the_integrity_check_finds_what_is_missing(store: Store) -> None:
     with store.backend._transaction() as cursor:  # type: ignore[attr-defined]  # as above
         cursor.execute("INSERT INTO karat_links VALUES ('run-a', 'run-b')")
         cursor.execute("UPDATE karat_rows SET parent = parent + 1")
-    assert store.check() == ["1 rows belong to no header", "1 links belong to no header"]
+    says(*store.check())
 
 
 def test_the_list_of_datasets_has_their_versions(store: Store) -> None:

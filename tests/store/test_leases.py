@@ -38,17 +38,15 @@ def row(position: int) -> Row:
     return Row(position, "1", 1, OK, None, b"{}")
 
 
-def test_a_live_holder_is_named_with_since_when(store: Store) -> None:
+def test_a_live_holder_is_named_with_since_when(store: Store, refuses) -> None:
     run = add_header(store)
     held = Held.take(store.backend, run)
-    with pytest.raises(StoreBusy) as refused:
+    with refuses(StoreBusy) as refused:
         Held.take(store.backend, run)
     holder = holder_of(store.backend, run)
     assert holder is not None
     assert holder.who.startswith(f"process {os.getpid()} on ")
-    assert (
-        str(refused.value) == f"run-0000000001 is held by {holder.who} since {holder.since}: --wait or --new"
-    )
+    assert f" {holder.who} since {holder.since}: " in str(refused.value)
     held.release()
     assert holder_of(store.backend, run) is None
     Held.take(store.backend, run).release()

@@ -175,31 +175,30 @@ def test_a_change_whose_commit_is_lost_is_made_again(postgres_url: str, committe
 
 
 def test_a_connection_that_breaks_inside_a_transaction_leaves_nothing_of_it(
-    own_server: Any, postgres_url: str
+    own_server: Any, postgres_url: str, refuses
 ) -> None:
     with open_store(postgres_url) as store, psycopg.connect(postgres_url, autocommit=True) as other:
         run = add_header(store)
         backend: Any = store.backend
-        broken = False
-        try:
+
+        def write() -> None:
             with backend._transaction() as cursor:
                 cursor.execute(APPEND, columns(run, rows(0)))
                 me = backend._connection.info.backend_pid
                 other.execute("SELECT pg_terminate_backend(%s, 10000)", (me,))
-        except StoreError as error:
-            broken = "cannot be written" in str(error)
-        assert broken
+
+        with refuses(StoreError):
+            write()
         assert store.backend.scan(run, 0, 100) == []
         assert store.backend.append(run, rows(0)) == 10
 
 
-def test_a_wrong_password_is_one_sentence_without_the_password(own_server: Any) -> None:
+def test_a_wrong_password_is_one_sentence_without_the_password(own_server: Any, refuses) -> None:
     url = as_user(own_server.get_uri("postgres"), "guarded:wrong%20battery")
-    with pytest.raises(StoreRefused) as refused:
+    with refuses(StoreRefused) as refused:
         open_store(url)
     sentence = str(refused.value)
-    assert sentence.startswith("no connection to postgresql://guarded:***@")
-    assert 'password authentication failed for user "guarded"' in sentence
+    assert "postgresql://guarded:***@" in sentence
     assert "battery" not in sentence
     assert "\n" not in sentence
     assert refused.value.__cause__ is None

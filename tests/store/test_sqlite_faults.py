@@ -85,7 +85,7 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
-def test_a_folder_that_may_not_be_written(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_a_folder_that_may_not_be_written(tmp_path: Path, child: Callable[..., Child], says) -> None:
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_mode & 0o005 != 0o005 and folder != Path("/tmp"):
             folder.chmod(folder.stat().st_mode | 0o005)
@@ -98,7 +98,8 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, child: Callable[..., C
     refusals = {path: child("open_as_nobody", f"sqlite:///{path}").result() for path in (new, old, current)}
     for path, (kind, sentence, *_) in refusals.items():
         assert kind == "StoreRefused"
-        assert sentence == f"{path} cannot be written: check that you may write to it and to its folder"
+        assert sentence.startswith(f"{path} ")
+        says(sentence)
     assert [seen for _, _, *seen in refusals.values()] == [[], [1, 3], [1, 3]], "what is there can be read"
     assert not new.exists()
     assert (old.read_bytes(), current.read_bytes()) == before
@@ -144,12 +145,12 @@ def test_the_disk_is_full(tmp_path: Path, child: Callable[..., Child], says) -> 
 
 
 @pytest.mark.skipif(not _can_mount(), reason="mounting a small file system is not permitted here")
-def test_a_store_on_a_full_disk_can_be_read(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_a_store_on_a_full_disk_can_be_read(tmp_path: Path, child: Callable[..., Child], says) -> None:
     """SQLite makes the index of its log before it reads, and there is no room for it."""
     told = child("open_on_a_full_disk", str(tmp_path), before=["unshare", "-m"]).result()
     headers, kind, sentence, *again, after = told
     assert (headers, kind, after) == (1, "StoreError", 1)
-    assert sentence.endswith("free some space")
+    says(sentence)
     assert again == [headers, kind, sentence]
 
 

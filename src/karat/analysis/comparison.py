@@ -17,6 +17,7 @@ from karat.analysis.gates import (
     limits_with_missing,
     negated,
     read_limit,
+    refuse_harmless,
     worst,
 )
 from karat.analysis.latency import Spread, latency_of, seconds_text
@@ -259,7 +260,8 @@ def call_differences(first: Output | None, second: Output | None) -> str:
         return ""
     if judged.score == 1.0:
         return "the same calls"
-    return judged.comment.partition(": ")[2][:LONGEST_OUTPUT]
+    # "expected" in it is what the baseline called, and not what the example expects
+    return f"against the baseline as reference: {judged.comment.partition(': ')[2]}"[:LONGEST_OUTPUT]
 
 
 def _trajectory(output: Output) -> Any:
@@ -439,6 +441,8 @@ def compare_runs(
     for limit in limits:
         keys += [key for key in [_key(limit.metric, sources, plain_keys)] if key not in keys]
     chosen_keys(sources, runs, evaluations, keys)
+    for limit in limits:
+        refuse_harmless(limit, sources[_key(limit.metric, sources, plain_keys)][runs[0].id].spec)
     names = dict.fromkeys([*(metrics or ()), *(limit.metric for limit in limits)])
     forms = {key: [name for name in names if _key(name, sources, plain_keys) == key] for key in keys}
     used = {

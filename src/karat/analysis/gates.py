@@ -8,16 +8,17 @@ lower is better, a threshold is the most that the metric may be.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from karat.errors import RequestError, UnknownName, did_you_mean
-from karat.evaluators._base import threshold_problem
+from karat.evaluators._base import score_range, threshold_problem
 from karat.formatting import Block, Heading, Table, interval, number
 from karat.layout import Styled
-from karat.records import Estimate
+from karat.records import Estimate, EvaluatorSpec
 from karat.stats._distributions import critical
 from karat.store.handles import Aggregation
 from karat.store.run_labels import run_labels
@@ -82,7 +83,7 @@ def read_limit(text: str) -> Limit:
     """`accuracy:0.01`: the metric may be worse by at most 0.01; without a number, by nothing."""
     metric, colon, number = text.rpartition(":")
     if not colon:
-        metric, number = text, "0"
+        metric, number = text, "" if _NO_COLON.fullmatch(text) else "0"
     try:
         margin = float(number)
     except ValueError:
@@ -94,6 +95,23 @@ def read_limit(text: str) -> Limit:
     if not metric or not (math.isfinite(margin) and margin >= 0):
         raise RequestError(f"{text!r} is not a limit: write METRIC:MARGIN, such as accuracy:0.01")
     return Limit(metric, margin)
+
+
+_NO_COLON = re.compile(r"(.*?\s*[=<>]+\s*[\d.]+|(.*\s)?\d*\.\d+)\s*%?")
+"""A margin that is written without the colon: `accuracy=0.01`, `accuracy 0.01`."""
+
+
+def refuse_harmless(limit: Limit, evaluator: EvaluatorSpec) -> None:
+    """Refuse a margin beyond the range of the metric, such as 5 for 5 %: the gate would hold whatever happens."""
+    form = evaluator.usual_metric if limit.metric == evaluator.key else limit.metric.rpartition(" ")[2]
+    low, high = (0.0, 1.0) if form == "accuracy" else score_range(evaluator)
+    if low is None or high is None or limit.margin <= high - low:
+        return
+    fix = f"for {limit.margin:g} % write {limit.metric}:{limit.margin / 100:g}"
+    raise RequestError(
+        f"'{limit.metric}:{limit.margin:g}' is not a limit: {limit.metric} lies between {low:g} and {high:g}, so no"
+        f" run can be worse by so much; {fix if high - low == 1 and limit.margin < 100 else 'write a smaller margin'}"
+    )
 
 
 def _share(percent: str) -> str:

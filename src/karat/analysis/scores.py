@@ -297,15 +297,19 @@ def _not_shared(
     others = _all_sources(runs, evaluations).get(key, {})
     for run in lacking:
         for other in others.get(run, ()):
-            differing = _differing_params(spec, other.spec)
-            which = f"{differing} differs" if differing else "its code differs"
-            return (
-                f"{key!r} is not the same evaluator for all runs: {which} between {other.evaluation.id}"
-                f" ({run}) and {next(iter(by_run.values())).evaluation.id}; evaluate the runs together:"
-                f" {_evaluate(runs, spec.name)}"
-            )
+            return not_the_same(key, next(iter(by_run.values())), other, run, runs)
     command = _evaluate([run for run in runs if run.id in lacking], spec.name)
     return f"{key!r} has not judged {', '.join(lacking)}: {command}"
+
+
+def not_the_same(key: str, source: Source, other: Source, run: str, runs: Sequence[Run]) -> str:
+    """Say that a run was judged by another evaluator of the same key, in what it differs, and what to do."""
+    differing = _differing_params(source.spec, other.spec)
+    which = f"{differing} differs" if differing else "its code differs"
+    return (
+        f"{key!r} is not the same evaluator for all runs: {which} between {other.evaluation.id} ({run}) and"
+        f" {source.evaluation.id}; evaluate the runs together: {_evaluate(runs, source.spec.name)}"
+    )
 
 
 def _differing_params(first: EvaluatorSpec, second: EvaluatorSpec) -> str:

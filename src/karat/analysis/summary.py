@@ -14,7 +14,7 @@ from karat.analysis.comparison import THRESHOLD, score_bounds
 from karat.analysis.failures import FailureKind, failure_kinds
 from karat.analysis.latency import Spread, latency_of
 from karat.analysis.ranking import tally_results
-from karat.analysis.scores import Scores, Source, read_scores
+from karat.analysis.scores import Scores, Source, not_the_same, read_scores, sources_of
 from karat.analysis.stored import is_analysis
 from karat.errors import RequestError
 from karat.records import (
@@ -96,7 +96,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 def summarise(store: Store, ids: Sequence[Any], confidence: float = 0.95) -> Summary:
     """Gathers what belongs to some ids: of a run the newest judgment by each evaluator, of an evaluation its newest
-    aggregation."""
+    aggregation. Of several runs, the newest judgments by evaluators that they share."""
     return _Gathering(store, confidence).of(
         [store.get(each) if isinstance(each, str) else each for each in ids]
     )
@@ -128,6 +128,7 @@ class _Gathering:
         self._add_children(handles)
         labels = run_labels([run.header for run in self.runs.values()])
         metrics, tables = self._estimates()
+        self._note_different_evaluators()
         return Summary(
             runs=[_run(run, labels[run.id]) for run in self.runs.values()],
             metrics=metrics,
@@ -152,13 +153,19 @@ class _Gathering:
         given = {run.id for run in handles if isinstance(run, Run)}
         if given and not self.evaluations:
             judged: set[tuple[str, str]] = set()
-            for evaluation in reversed(self.store.evaluations.list()):
+            stored_evaluations = self.store.evaluations.list()
+            shared = sources_of([self.runs[run] for run in self.runs if run in given], stored_evaluations)
+            for evaluation in reversed(stored_evaluations):
                 here = given & set(evaluation.header.runs)
                 new = {
                     (spec.key, run)
                     for spec in evaluation.header.evaluators
                     for run in here
-                    if spec.kind == "single" or len(here) > 1 or len(given) == 1
+                    if (
+                        run not in shared[spec.key] or shared[spec.key][run].evaluation.id == evaluation.id
+                        if spec.kind == "single"
+                        else len(here) > 1 or len(given) == 1
+                    )
                 } - judged
                 if new:
                     judged |= new
@@ -168,16 +175,44 @@ class _Gathering:
             stored = [each for each in self.store.aggregations.list() if not is_analysis(each)]
             for evaluation_id in self.evaluations:
                 found_here = [each for each in stored if evaluation_id in each.header.evaluations]
+                found_here = [each for each in found_here if _found_something(each)] or found_here
                 self.aggregations.update({each.id: each for each in found_here[-1:]})
+
+    def _note_different_evaluators(self) -> None:
+        """Note the evaluators whose settings or code are not the same for all runs."""
+        for key, used in self._used().items():
+            (source, _), *others = used.values()
+            for other, run in others[:1]:
+                self.notes.append(not_the_same(key, source, other, run, list(self.runs.values())))
+
+    def _used(self) -> dict[str, dict[str, tuple[Source, str]]]:
+        """For each evaluator key, by fingerprint: the first results in the report, and a run that they are of."""
+        used: dict[str, dict[str, tuple[Source, str]]] = {}
+        for evaluation in self.evaluations.values():
+            for spec in evaluation.header.evaluators:
+                for run in evaluation.header.runs if spec.kind == "single" else ():
+                    if run in self.runs and self._is_newest(evaluation.id, spec.key, run):
+                        by_fingerprint = used.setdefault(spec.key, {})
+                        by_fingerprint.setdefault(spec.fingerprint, (Source(evaluation, spec), run))
+        return used
+
+    def _is_newest(self, evaluation: str, key: str, run: str | None) -> bool:
+        """Whether the report takes an evaluation's judgments of a run by an evaluator."""
+        return evaluation not in self._newest or run is None or (key, run) in self._newest[evaluation]
 
     def _estimates(self) -> tuple[list[Metric], list[AggregateTable]]:
         metrics: list[Metric] = []
         tables: list[AggregateTable] = []
         covered: set[str] = set()
         for aggregation in self.aggregations.values():
-            if not is_analysis(aggregation):
-                covered.update(aggregation.header.evaluations)
-            metrics += [Metric(estimate, aggregation.id) for estimate in aggregation.estimates]
+            evaluations = aggregation.header.evaluations
+            if not is_analysis(aggregation) and _found_something(aggregation):
+                covered.update(evaluations)
+            metrics += [
+                Metric(estimate, aggregation.id)
+                for estimate in aggregation.estimates
+                if any(self._is_newest(each, estimate.evaluator, estimate.run) for each in evaluations)
+            ]
             tables += aggregation.tables
             for failure in aggregation.header.failures:
                 error = failure.error
@@ -271,6 +306,11 @@ class _Gathering:
             for kind in failure_kinds(handle, skipped=False, runs=runs)
             if by_key.get(kind.what) == runs
         ]
+
+
+def _found_something(aggregation: Aggregation) -> bool:
+    """Whether an aggregation has a result: one whose aggregators all failed has none."""
+    return bool(aggregation.header.estimates or aggregation.header.tables)
 
 
 def _evaluation(evaluation: Evaluation) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.formatting import clean, plural
     from karat.reporting.export import export, format_of, write
     from karat.store import open_existing
+    from karat.store.handles import Aggregation
 
     format = format_of(given.output, given.format)
     to_stdout = given.output in (None, "-")
@@ -46,6 +47,12 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         raise UsageError("Parquet cannot be written to stdout: name a file with -o")
     with open_existing(given.store) as store:
         handle = store.get(given.id)
+        if given.id == "latest":
+            notice = f"latest is {handle.id}"
+            if isinstance(handle, Aggregation) and handle.header.evaluations:
+                rows = store.command("export", handle.header.evaluations[0])
+                notice += f"; its records are estimates, the rows: {rows}"
+            terminal.notice(notice)
         if to_stdout:
             try:
                 file: Any = _Harmless(terminal.binary) if terminal.binary.isatty() else terminal.binary

@@ -1,8 +1,9 @@
 """Write a report on runs, evaluations or aggregations: estimates, groups, cost, time and failures.
 
-For a run, the report uses the newest results of each evaluator; for an evaluation, its newest aggregation. The file
-extension selects the format: HTML with plots and the examples that changed, in one file without scripts; Markdown;
-JSON with all data; CSV with one row per estimate; or plain text. With several runs, HTML compares them with the first.
+For a run, the report uses the newest results of each evaluator (for several runs, of one that they share); for an
+evaluation, its newest aggregation. The file extension selects the format: HTML with plots and the examples that
+changed, in one file without scripts; Markdown; JSON with all data; CSV with one row per estimate; or plain text. With
+several runs, HTML compares them with the first.
 
     karat report agg-1a
     karat report run-2b run-3c -o report.html

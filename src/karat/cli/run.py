@@ -51,7 +51,11 @@ if TYPE_CHECKING:
     from karat.records import RunHeader
 
 
-DATA_OPTIONS = ("data", "input", "expected", "id", "skip_bad_rows", "output", "evaluator", "aggregator")
+DEFINED_BY_EXPERIMENTS = {
+    **dict.fromkeys(("data", "input", "expected", "id", "skip_bad_rows"), "its dataset"),
+    **dict.fromkeys(("output", "output_id"), "its task"),
+    **dict.fromkeys(("evaluator", "aggregator"), "its evaluators and aggregators"),
+}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -80,6 +84,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--id", metavar="FIELD", help="the field with the example id")
     parser.option("--skip-bad-rows", action="store_true", help="skip invalid rows, and list them")
     parser.option("--output", metavar="FIELD", help="the output field of --recorded (default: output)")
+    parser.option("--output-id", metavar="FIELD", help="the example id field of --recorded (default: id)")
     add_part_option(parser, "-e", "--evaluator", "evaluate the outputs of a function or of --recorded")
     add_part_option(parser, "-a", "--aggregator", "aggregate the results (default: accuracy or mean)")
     add_threshold_option(parser)
@@ -257,10 +262,9 @@ def _options(given: argparse.Namespace) -> dict[str, Any]:
 def _experiment_plan(given: argparse.Namespace, target: Target) -> Plan:
     from karat.experiments.checking import read_experiment
 
-    for name in DATA_OPTIONS:
+    for name, what in DEFINED_BY_EXPERIMENTS.items():
         if getattr(given, name):
             option = "--" + name.replace("_", "-")
-            what = "its dataset" if name in DATA_OPTIONS[:5] else "its evaluators and aggregators"
             raise UsageError(f"{option} does not apply to an experiment file: {target.name} defines {what}")
     params = dict(given.param)
     return read_experiment(
@@ -275,8 +279,9 @@ def _task_plan(given: argparse.Namespace, task: Callable[[], Any]) -> Plan:
 
     if given.data is None:
         raise UsageError(f"{given.target or given.recorded} needs a dataset: --data FILE")
-    if given.output is not None and given.recorded is None:
-        raise UsageError("--output applies to recorded outputs: add --recorded FILE")
+    for option, field in (("--output", given.output), ("--output-id", given.output_id)):
+        if field is not None and given.recorded is None:
+            raise UsageError(f"{option} applies to recorded outputs: add --recorded FILE")
     if given.aggregator and not given.evaluator:
         raise UsageError("-a needs results to aggregate: add -e NAME, such as -e exact_match")
     dataset, sample = _dataset(given)
@@ -345,8 +350,7 @@ def _recorded(given: argparse.Namespace) -> Any:
 
     if given.param:
         raise UsageError("recorded outputs take no --param")
-    named = {} if given.output is None else {"output": given.output}
-    return RecordedOutputs(given.recorded, **named)
+    return RecordedOutputs(given.recorded, output=given.output, id=given.output_id)
 
 
 def _dataset(given: argparse.Namespace) -> tuple[Any, Sample]:
@@ -560,7 +564,12 @@ ONLY_GRAPHS = (
 )  # fmt: skip
 SPOILED = ("partial", "no_data", "fatal_error")
 """Report statuses that mean failure; a custom report may use other words."""
-NOT_GRAPHS = ("recorded", "input", "expected", "id", "skip_bad_rows")
+NOT_GRAPHS = {
+    **dict.fromkeys(("recorded", "input", "expected", "id", "skip_bad_rows"), "set it in the graph file"),
+    **dict.fromkeys(("output", "output_id"), "it applies to recorded outputs"),
+    "evaluator": "run the task, then karat evaluate RUN -e NAME",
+    "aggregator": "run the task, then karat evaluate RUN and karat aggregate EVAL -a NAME",
+}
 
 
 def add_graph_arguments(parser: Parser) -> None:
@@ -651,11 +660,9 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     from karat.graph import load_task, prepare_files
     from karat.store import open_store
 
-    for option in NOT_GRAPHS:
+    for option, remedy in NOT_GRAPHS.items():
         if getattr(given, option, None):
-            raise UsageError(
-                f"--{option.replace('_', '-')} does not apply to graph tasks: set it in the graph file"
-            )
+            raise UsageError(f"--{option.replace('_', '-')} does not apply to graph tasks: {remedy}")
     if len(given.model) > 1:
         raise UsageError("a graph task takes one --model, which replaces every model in its file")
     run_args = {**dict(given.param), **(given.run_args or {})}

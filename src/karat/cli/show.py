@@ -558,7 +558,8 @@ def failure_blocks(handle: Any, kinds: list[dict[str, Any]]) -> list[Block]:
     if not kinds:
         pending = handle.counts.pending
         waiting = f"; {plural(pending, 'item')} {'is' if pending == 1 else 'are'} pending" if pending else ""
-        return [Paragraph(f"no failures in {handle.id}{waiting}")]
+        low = f"; low scores: {handle.store.command('show', handle.id, '--where', 'score<1')}"
+        return [Paragraph(f"no failures in {handle.id}{waiting}{low if handle.kind == 'evaluation' else ''}")]
     rows = []
     for kind in kinds:
         first = kind["examples"][0] if kind["examples"] else {}

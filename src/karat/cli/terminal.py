@@ -35,9 +35,11 @@ class Terminal:
     @property
     def width(self) -> int | None:
         """The columns of stdout; None where it is not a terminal."""
+        if not self._out.isatty():
+            return None
         import shutil
 
-        return max(20, shutil.get_terminal_size().columns) if self._out.isatty() else None
+        return max(20, shutil.get_terminal_size().columns)
 
     @property
     def layout(self) -> Layout:

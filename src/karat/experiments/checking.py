@@ -273,7 +273,7 @@ class _Check:
 
         if models or self.params:
             raise RequestError("recorded outputs take no model and no parameters")
-        return RecordedOutputs(self._path(entry.recorded), output=entry.output, name=entry.name)
+        return RecordedOutputs(self._path(entry.recorded), output=entry.output, id=entry.id, name=entry.name)
 
     def _prompt_runs(self, entry: PromptEntry, models: list[str]) -> list[PlannedRun]:
         if self.params:

@@ -147,7 +147,8 @@ def record_problem(task: Any, sample: Sample) -> str | None:
     first = sample.examples[0].id
     return (
         f"no record of {task.path} belongs to an example: the records have ids such as {min(recorded)!r:.60}, the"
-        f" examples such as {first!r:.60}"
+        f" examples such as {first!r:.60}; name the fields of the ids with --id (of the dataset) and --output-id (of"
+        " the records), or id: in an experiment"
     )
 
 

@@ -74,6 +74,8 @@ class RecordedEntry(_Part):
     """A JSONL file with `{id, output}` or `{id, error}`, and `attempt` if there are several."""
     output: str | None = None
     """The output field of the records (default: output)."""
+    id: str | None = None
+    """The field of the records with the example id (default: id)."""
     name: str | None = None
     """The name of the task in the store (default: the file name)."""
 

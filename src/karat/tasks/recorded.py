@@ -33,7 +33,6 @@ SHOWN = 5
 
 
 class _Line(msgspec.Struct):
-    id: str | int
     output: Any = msgspec.UNSET
     outputs: Any = msgspec.UNSET
     attempt: int = 1
@@ -44,16 +43,21 @@ class RecordedOutputs(Task):
     """Outputs made elsewhere, from a file of `{"id": …, "output": …, "attempt": 1}`: JSONL, JSON, CSV or Parquet.
 
     `error` in place of the output is a recorded failure. `output` names the field that is the output, by a dotted path
-    (`messages`, `result.text`); without it that is `output` or `outputs`. The file is indexed, not loaded: some 16
-    bytes are kept for each record. The task's name, and so the label of its runs, is the file's name.
+    (`messages`, `result.text`); without it that is `output` or `outputs`. `id` names the field that is the id of the
+    example. The file is indexed, not loaded: some 16 bytes are kept for each record. The task's name, and so the label
+    of its runs, is the file's name.
     """
 
     names_models = True
 
-    def __init__(self, path: str | Path, *, output: str | None = None, name: str | None = None) -> None:
-        if output is not None and (not isinstance(output, str) or not output):
-            raise RequestError(f"output= takes the name of a field of the records, not {output!r:.60}")
+    def __init__(
+        self, path: str | Path, *, output: str | None = None, id: str | None = None, name: str | None = None
+    ) -> None:
+        for option, field in (("output", output), ("id", id)):
+            if field is not None and (not isinstance(field, str) or not field):
+                raise RequestError(f"{option}= takes the name of a field of the records, not {field!r:.60}")
         self.path = Path(path)
+        self._id = parse("id" if id is None else id)
         self._output = None if output is None else parse(output)
         if not size_of_regular_file(self.path):
             raise DataError(f"{self.path} is empty: {FORM}")
@@ -111,21 +115,30 @@ class RecordedOutputs(Task):
             raise DataError(f"{place}: the record is {kind_of(row)}, not an object: {FORM}")
         if may_repeat_keys(line, row) and (found := repeated_key(line.decode())) is not None:
             raise DataError(f"{place}, column {found[0] + 1}: {found[1]}")
-        if "id" not in row:
-            raise DataError(f"{place}: there is no field 'id': {did_you_mean('id', row)}; {FORM}")
+        id = self._id.find(row)
+        if id is MISSING:
+            raise DataError(
+                f"{place}: there is {self._id.why_missing(row)}; {FORM}"
+                " (name the field of the id with --output-id FIELD, or id: of the task in an experiment)"
+            )
+        try:
+            id = msgspec.convert(id, str | int)
+        except msgspec.ValidationError:
+            raise DataError(f"{place}: the id is {kind_of(id)}, not text or an integer") from None
         try:
             record = msgspec.convert(row, prepared(_Line))
         except msgspec.ValidationError as error:
             raise DataError(f"{place}: {error}") from error
         value = self._value(record, line) if record.error is None else None
         if value is MISSING:
-            wanted = "has neither 'output' nor 'error'"
+            wanted = f"neither 'output' nor 'error': {did_you_mean('output', row)}"
             if self._output is not None:
-                wanted = f"has {self._output.why_missing(self._decode_row(line))}"
+                wanted = self._output.why_missing(self._decode_row(line))
             raise DataError(
-                f"{place}: {wanted} (name the field of the output with --output FIELD, or output: in an experiment)"
+                f"{place}: has {wanted} (name the field of the output with --output FIELD, or output: in an"
+                " experiment)"
             )
-        key = (str(record.id), record.attempt)
+        key = (str(id), record.attempt)
         if key in self._where:
             raise DataError(f"{place}: a second output for {key[0]!r}, attempt {key[1]}")
         self._where[key] = offset
@@ -176,8 +189,9 @@ class RecordedOutputs(Task):
         return f"{count:,} of {len(self._where):,} records"
 
     def configuration(self) -> Any:
-        field = {} if self._output is None else {"output": self._output.text}
-        return {"recorded": self._hash.hexdigest(), "name": self.name, **field}
+        output = {} if self._output is None else {"output": self._output.text}
+        id = {} if self._id.text == "id" else {"id": self._id.text}
+        return {"recorded": self._hash.hexdigest(), "name": self.name, **output, **id}
 
     def code(self) -> str | None:
         return "recorded"

@@ -122,68 +122,38 @@ def broken(change):
 
 
 BROKEN = {
-    "no root": (lambda dag, nodes: dag.pop("root"), "root is missing"),
-    "a mistyped root": (lambda dag, nodes: dag.update(root="answer"), "did you mean 'answers'"),
-    "a dangling branch": (
-        lambda dag, nodes: nodes["answers"]["branches"].update({True: "grounds"}),
-        "which is not a node",
+    "no root": lambda dag, nodes: dag.pop("root"),
+    "a mistyped root": lambda dag, nodes: dag.update(root="answer"),
+    "a dangling branch": lambda dag, nodes: nodes["answers"]["branches"].update({True: "grounds"}),
+    "a cycle": lambda dag, nodes: nodes["grounded"]["branches"].update({True: "answers"}),
+    "a node that leads to itself": lambda dag, nodes: nodes["grounded"]["branches"].update(
+        {True: "grounded"}
     ),
-    "a cycle": (
-        lambda dag, nodes: nodes["grounded"]["branches"].update({True: "answers"}),
-        "cycle: answers → grounded → answers",
+    "an unreachable node": lambda dag, nodes: nodes.update(extra=nodes["grounded"]),
+    "a choice without a branch": lambda dag, nodes: nodes["grounded"]["choices"].append("maybe"),
+    "a branch without a choice": lambda dag, nodes: nodes["grounded"]["branches"].update(maybe={"score": 1}),
+    "a score above 1": lambda dag, nodes: nodes["grounded"]["branches"].update({True: {"score": 1.5}}),
+    "a score that is NaN": lambda dag, nodes: nodes["grounded"]["branches"].update(
+        {True: {"score": float("nan")}}
     ),
-    "a node that leads to itself": (
-        lambda dag, nodes: nodes["grounded"]["branches"].update({True: "grounded"}),
-        "cycle",
-    ),
-    "an unreachable node": (lambda dag, nodes: nodes.update(extra=nodes["grounded"]), "cannot be reached"),
-    "a choice without a branch": (
-        lambda dag, nodes: nodes["grounded"]["choices"].append("maybe"),
-        "'maybe' has no branch",
-    ),
-    "a branch without a choice": (
-        lambda dag, nodes: nodes["grounded"]["branches"].update(maybe={"score": 1}),
-        "'maybe' is not a choice",
-    ),
-    "a score above 1": (
-        lambda dag, nodes: nodes["grounded"]["branches"].update({True: {"score": 1.5}}),
-        "from 0 to 1",
-    ),
-    "a score that is NaN": (
-        lambda dag, nodes: nodes["grounded"]["branches"].update({True: {"score": float("nan")}}),
-        "from 0 to 1",
-    ),
-    "a score that is true": (
-        lambda dag, nodes: nodes["grounded"]["branches"].update({True: {"score": True}}),
-        "from 0 to 1",
-    ),
-    "no score": (
-        lambda dag, nodes: nodes["grounded"]["branches"].update({True: {"label": "x"}}),
-        "from 0 to 1",
-    ),
-    "no question": (lambda dag, nodes: nodes["grounded"].pop("question"), "question has to be text"),
-    "one choice": (lambda dag, nodes: nodes["grounded"].update(choices=["yes"]), "two or more"),
-    "a choice twice": (lambda dag, nodes: nodes["grounded"].update(choices=[True, "yes", False]), "twice"),
-    "no nodes": (lambda dag, nodes: dag.update(nodes={}), "dag.nodes"),
-    "a node that is text": (lambda dag, nodes: nodes.update(grounded="yes"), "has to be an object"),
-    "branches that are a list": (
-        lambda dag, nodes: nodes["grounded"].update(branches=[1]),
-        "branches has to be",
-    ),
-    "an unknown field": (lambda dag, nodes: nodes["grounded"].update(choises=[]), "did you mean 'choices'"),
-    "a branch that is a number": (
-        lambda dag, nodes: nodes["grounded"]["branches"].update({True: 1}),
-        "name of a node",
-    ),
-    "an empty key": (lambda dag, nodes: dag.update(key=""), "key has to be text"),
+    "a score that is true": lambda dag, nodes: nodes["grounded"]["branches"].update({True: {"score": True}}),
+    "no score": lambda dag, nodes: nodes["grounded"]["branches"].update({True: {"label": "x"}}),
+    "no question": lambda dag, nodes: nodes["grounded"].pop("question"),
+    "one choice": lambda dag, nodes: nodes["grounded"].update(choices=["yes"]),
+    "a choice twice": lambda dag, nodes: nodes["grounded"].update(choices=[True, "yes", False]),
+    "no nodes": lambda dag, nodes: dag.update(nodes={}),
+    "a node that is text": lambda dag, nodes: nodes.update(grounded="yes"),
+    "branches that are a list": lambda dag, nodes: nodes["grounded"].update(branches=[1]),
+    "an unknown field": lambda dag, nodes: nodes["grounded"].update(choises=[]),
+    "a branch that is a number": lambda dag, nodes: nodes["grounded"]["branches"].update({True: 1}),
+    "an empty key": lambda dag, nodes: dag.update(key=""),
 }
 
 
-@pytest.mark.parametrize(("change", "message"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_rubric_is_refused_when_it_is_built(change, message):
-    with pytest.raises(ConfigError) as raised:
+@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
+def test_a_broken_rubric_is_refused_when_it_is_built(change, refuses):
+    with refuses(ConfigError):
         make_rubric_dag(dag=broken(change), judge="openai/x")
-    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize("dag", [None, [], "x", 3, {}])

@@ -90,12 +90,12 @@ def test_the_persona_is_not_visible(tmp_path):
     [
         ([session(1, memory_points=[point("x", is_update="yes")])], ["memory_points[0].is_update", "'yes'"]),
         ([session(1, questions=[{"question": "x"}])], ["questions[0]", "answer"]),
-        ([session(1, dialogue={"a": 1})], ["sessions[0].dialogue", "expected a list"]),
-        ([session(1), "x"], ["sessions[1]", "found text"]),
+        ([session(1, dialogue={"a": 1})], ["sessions[0].dialogue"]),
+        ([session(1), "x"], ["sessions[1]"]),
     ],
 )
-def test_an_error_names_the_place(tmp_path, sessions, words):
+def test_an_error_names_the_place(tmp_path, sessions, words, refuses):
     path = write_jsonl(tmp_path / "h.jsonl", user(), user(uuid="u-2", sessions=sessions))
-    with pytest.raises(DataError) as caught:
+    with refuses(DataError) as caught:
         read(path)
     assert all(word in str(caught.value) for word in ["h.jsonl line 2", *words]), str(caught.value)

@@ -81,18 +81,18 @@ def test_parquet_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
-        ({"answers": [["x"]]}, ["2 questions, but 1 answers"]),
-        ({"answers": [["x"], []]}, ["question 1 has no answer"]),
-        ({"context": 5}, ["context", "a number"]),
-        ({"metadata": [1]}, ["expected an object"]),
+        {"answers": [["x"]]},
+        {"answers": [["x"], []]},
+        {"context": 5},
+        {"metadata": [1]},
     ],
 )
-def test_an_error_names_the_place(tmp_path, changes, words):
-    with pytest.raises(DataError) as caught:
+def test_an_error_names_the_place(tmp_path, changes, refuses):
+    with refuses(DataError) as caught:
         read(write_jsonl(tmp_path / "AR.jsonl", row(**changes)))
-    assert all(word in str(caught.value) for word in ["AR.jsonl line 1", *words]), str(caught.value)
+    assert "AR.jsonl line 1" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,12 +41,37 @@ def ending_signals() -> Iterator[None]:
             signal.signal(number, before)
 
 
+_cancel: Callable[[], None] | None = None
+"""Cancels the work of the main thread's event loop, where Ctrl-C is ignored and so the loop has no handler of it."""
+
+
+@contextmanager
+def cancelled_by_signals(cancel: Callable[[], None]) -> Iterator[None]:
+    """While entered, the first SIGTERM or SIGHUP calls `cancel` if a shell has made SIGINT ignored.
+
+    KeyboardInterrupt would be raised wherever the main thread is just then: in the middle of a commit, for example.
+    """
+    global _cancel
+    ignored = threading.current_thread() is threading.main_thread() and not callable(
+        signal.getsignal(signal.SIGINT)
+    )
+    before, _cancel = _cancel, cancel if ignored else _cancel
+    try:
+        yield
+    finally:
+        _cancel = before
+
+
 def _interrupt(number: int, frame: Any) -> None:
+    global _cancel
     handler = signal.getsignal(signal.SIGINT)
     if callable(handler):
         handler(signal.SIGINT, frame)  # the event loop's, while a stage works: it cancels the stage
+    elif _cancel is not None:
+        cancel, _cancel = _cancel, None
+        cancel()
     else:
-        raise KeyboardInterrupt  # a shell starts background commands with SIGINT ignored
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 from karat.errors import nearest
-from karat.process import ending_signals
+from karat.process import cancelled_by_signals, ending_signals
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -74,14 +74,29 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
     loop = runner.get_loop()
     result: list[T] = []
+    interrupted = False
 
     async def main() -> None:
-        # Not returned: `signal.signal`, which the runner calls at its end, formats the task with what it returned.
-        result.append(await work)
+        task = asyncio.current_task()
+
+        def cancel() -> None:
+            nonlocal interrupted
+            interrupted = True
+            assert task is not None
+            task.cancel()
+            loop.call_soon_threadsafe(lambda: None)  # wakes the loop: a signal alone does not
+
+        with cancelled_by_signals(cancel):
+            # Not returned: `signal.signal`, which the runner calls at its end, formats the task with what it returned.
+            result.append(await work)
 
     try:
         runner.run(main())
         return result[0]
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         tasks = asyncio.all_tasks(loop)
         for task in tasks:

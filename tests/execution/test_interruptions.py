@@ -149,6 +149,55 @@ def test_a_signal_ends_a_stage_like_ctrl_c(tmp_path: Path, number: signal.Signal
         assert run.status == "interrupted"
 
 
+COMMITTING = """
+    import os, signal
+    import karat
+    from karat.store import open_store
+
+    finished = []
+
+    async def quick(text):
+        finished.append(text)
+        return text
+
+    data = [{"id": str(n), "input": f"question {n}"} for n in range(40)]
+    with open_store("karat.db") as store:
+        append = store.backend.append
+
+        def append_with_signal(*arguments):
+            if finished:
+                finished.clear()
+                os.kill(os.getpid(), signal.SIGTERM)
+            return append(*arguments)
+
+        store.backend.append = append_with_signal
+        try:
+            karat.run(quick, data, store=store, concurrency=40)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("shell", ["foreground", "background"])
+def test_a_signal_during_a_commit_loses_nothing(tmp_path: Path, shell: str) -> None:
+    """A shell starts background commands with SIGINT ignored: then no handler of Ctrl-C cancels the work."""
+    handler = signal.SIG_IGN if shell == "background" else signal.default_int_handler
+    (tmp_path / "program.py").write_text(textwrap.dedent(COMMITTING))
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handler) and None,
+    )
+    assert (done.stdout.strip(), done.returncode) == ("interrupted", 0), done.stderr
+    with karat.open_store(tmp_path / "karat.db") as store:
+        assert store.runs.get("latest").counts.ok == 40
+
+
 def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path: Path) -> None:
     program = textwrap.dedent(PROGRAM).replace("await asyncio.sleep(600)", "await asyncio.sleep(0.2)")
     (tmp_path / "program.py").write_text(program)

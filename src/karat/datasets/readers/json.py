@@ -135,7 +135,7 @@ def _diagnose(text: str) -> tuple[int, str]:
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
-        return error.pos, f"not JSON: {error.msg}"
+        return error.pos, f"not JSON: {_fault(text, error)}"
     except RecursionError:
         return 0, "not readable: nested too deeply"
     except ValueError:
@@ -150,6 +150,27 @@ def _diagnose(text: str) -> tuple[int, str]:
         elif not math.isfinite(float(word)) and ("." in word or "e" in word.lower()):
             return token.start(), f"not readable: the number {short(word, 20)} is out of range"
     return 0, "not readable as JSON"
+
+
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+
+
+def _fault(text: str, error: json.JSONDecodeError) -> str:
+    """The fault where the decoder stopped, with the fix of those that people make most often."""
+    rest = text[error.pos : error.pos + 8].lstrip(",").lstrip()  # from Python 3.13 on, it stops at a trailing comma
+    if rest[:1] in ("]", "}") and error.msg.startswith(("Expecting", "Illegal trailing")):
+        return f"a value is missing before {rest[0]!r}: remove the comma before it, or add the value"
+    if rest.startswith("'"):
+        return "text in single quotes: use double quotes"
+    if rest.startswith(("//", "/*")):
+        return "JSON has no comments: remove it"
+    for word, json_word in _PYTHON.items():
+        if rest.startswith(word):
+            return f"write {json_word} for {word}"
+    if error.msg == "Extra data":
+        after = "a comma: remove it" if text[error.pos] == "," else "more text: put each value on its own line"
+        return f"the value is followed by {after}"
+    return error.msg
 
 
 def _has_lone_surrogate(text: str) -> bool:
@@ -286,7 +307,7 @@ class _Text:
                 open_string = error.msg.startswith("Unterminated string")
                 if self._ended or (not open_string and error.pos < len(text) - _LONGEST_TOKEN):
                     self._position = error.pos
-                    raise self.error(f"not JSON: {error.msg}") from None
+                    raise self.error(f"not JSON: {_fault(text, error)}") from None
             except RecursionError:
                 raise self.error("not readable: nested too deeply") from None
             except ValueError:

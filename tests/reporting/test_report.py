@@ -140,6 +140,39 @@ def test_formulas_are_text_in_csv(store, text):
     assert not [cell for cell in row.values() if cell.startswith(text)]
 
 
+def latex_tables(text: str) -> list[list[list[str]]]:
+    """The cells of each table, the head first."""
+    tables = re.findall(r"\\begin\{tabular\}\{[lr]+\}\n(.*?)\\end\{tabular\}", text, re.DOTALL)
+    rows = [[line for line in table.splitlines() if line.endswith(r" \\")] for table in tables]
+    return [[re.split(r" (?<!\\)& ", line.removesuffix(r" \\")) for line in table] for table in rows]
+
+
+def test_latex_has_runs_by_metrics(store, aggregation):
+    summary = summarise(store, [aggregation.id])
+    text = render(summary, "latex")
+    (head, *rows), *grouped = latex_tables(text)
+    assert head[0] == "run"
+    assert [row[0] for row in rows] == [run.label for run in summary.runs]
+    assert {len(row) for row in rows} == {len(head)}
+    cells = dict(zip(head, zip(*rows, strict=True), strict=True))
+    best, other = cells["right accuracy"]
+    assert best.startswith(r"\textbf{")
+    assert "(58 of 60)" in other
+    groups = {tuple(sorted(each.estimate.group)) for each in summary.metrics if each.estimate.group}
+    assert len(grouped) == len(groups)
+
+
+@pytest.mark.parametrize("text", [r"\input{/etc/passwd}", "a_b & c%d", "[x]", "~^#$", "{", "tab\tnew\nline"])
+def test_names_are_text_in_latex(store, text):
+    run = run_at(store, 0.9, labels=[text.replace("\t", " ").replace("\n", " ")])
+    evaluation = karat.evaluate(run, {"name": "exact_match", "key": text}, store=store)
+    karat.aggregate(evaluation, ["accuracy"], store=store)
+    [[head, row]] = latex_tables(render(summarise(store, [evaluation.id]), "latex"))
+    for cell in (head[1], row[0]):
+        bare = re.sub(r"\\[&%$#_{}]|\\text\w+\{\}|^\{\}", "", cell)
+        assert not set(bare) & set("&%$#_{}\\~^\n\t")
+
+
 def test_json_has_everything(store, aggregation):
     document = json.loads(render(summarise(store, [aggregation.id]), "json"))
     assert document["kind"] == "report"

@@ -2,8 +2,8 @@
 
 For a run, the report uses the newest results of each evaluator (for several runs, of one that they share); for an
 evaluation, its newest aggregation. The file extension selects the format: HTML with plots and the examples that
-changed, in one file without scripts; Markdown; JSON with all data; CSV with one row per estimate; or plain text. With
-several runs, HTML compares them with the first.
+changed, in one file without scripts; Markdown; LaTeX tables for a paper; JSON with all data; CSV with one row per
+estimate; or plain text. With several runs, HTML compares them with the first.
 
     karat report agg-1a
     karat report run-2b run-3c -o report.html
@@ -17,7 +17,7 @@ from pathlib import Path
 from karat.cli.parser import Parser, UsageError, add_confidence_option
 from karat.cli.terminal import Terminal
 
-FORMATS = ("text", "markdown", "html", "json", "csv")
+FORMATS = ("text", "markdown", "html", "latex", "json", "csv")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="the output file: report.html, .md, .json, .csv or .txt (default: stdout)",
+        help="the output file: report.html, .md, .tex, .json, .csv or .txt (default: stdout)",
     )
     parser.option("--format", choices=FORMATS, help="output format (default: from the file extension)")
     add_confidence_option(parser, "computed intervals")

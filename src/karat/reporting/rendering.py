@@ -1,4 +1,4 @@
-"""A summary written down: as text, Markdown, JSON or CSV."""
+"""A summary written down: as text, Markdown, LaTeX, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,14 +24,16 @@ from karat.formatting import (
     Table,
     as_markdown,
     as_text,
+    clean,
     counts_text,
     estimate_table,
     headlines,
     interval,
     matrix_table,
     number,
+    percent,
 )
-from karat.records import Usage, group_text
+from karat.records import Estimate, Usage, group_text, interval_text
 from karat.serialization import prepared
 
 FORMATS = {
@@ -40,6 +43,7 @@ FORMATS = {
     ".markdown": "markdown",
     ".json": "json",
     ".csv": "csv",
+    ".tex": "latex",
     ".txt": "text",
 }
 COLUMNS = (
@@ -59,9 +63,11 @@ def render(summary: Summary, form: str) -> str:
         return _csv(summary)
     if form == "markdown":
         return as_markdown(summary_blocks(summary))
+    if form == "latex":
+        return _latex(summary)
     if form == "text":
         return as_text(summary_blocks(summary)) + "\n"
-    raise RequestError(f"a report is text, markdown, json or csv, not {form!r}")
+    raise RequestError(f"a report is text, markdown, latex, json or csv, not {form!r}")
 
 
 def summary_blocks(summary: Summary) -> list[Block]:
@@ -268,3 +274,103 @@ def _csv(summary: Summary) -> str:
         ]
         writer.writerow(cells)
     return out.getvalue()
+
+
+def _latex(summary: Summary) -> str:
+    """The tables of a paper, for the package booktabs: runs by metrics with intervals, then a table for each grouping.
+
+    A value over fewer items than there are says so. The best value of a column is bold where runs can be compared.
+    """
+    runs = {run.id: run.label for run in summary.runs}
+    tables: dict[tuple[str, ...], list[Estimate]] = {}
+    for metric in summary.metrics:
+        tables.setdefault(tuple(sorted(metric.estimate.group or {})), []).append(metric.estimate)
+    written = [
+        _latex_table(fields, estimates, runs, summary.lower_is_better)
+        for fields, estimates in sorted(tables.items(), key=lambda each: len(each[0]))
+    ]
+    return "% \\usepackage{booktabs}\n" + "\n".join(written)
+
+
+def _latex_table(
+    fields: tuple[str, ...],
+    estimates: list[Estimate],
+    runs: Mapping[str, str],
+    lower_is_better: Collection[str],
+) -> str:
+    columns = list(dict.fromkeys(_column(each) for each in estimates))
+    several = len({each.run for each in estimates}) > 1
+    order = {run: at for at, run in enumerate(runs)}
+    rows: dict[tuple[str, ...], dict[str, Estimate]] = {}
+    for each in sorted(estimates, key=lambda each: order.get(each.run or "", len(order))):
+        run = [runs.get(each.run or "", each.run or "")] if several or not fields else []
+        rows.setdefault((*run, *((each.group or {})[field] for field in fields)), {})[_column(each)] = each
+    best = {} if fields else _best_values(estimates, lower_is_better)
+    head = [*(["run"] if several or not fields else []), *fields]
+    lines = [
+        f"\\begin{{tabular}}{{{'l' * len(head)}{'r' * len(columns)}}}",
+        "\\toprule",
+        _latex_row([*map(_latex_text, head), *map(_latex_text, columns)]),
+        "\\midrule",
+    ]
+    for names, cells in rows.items():
+        values = [_latex_cell(cells.get(column), best.get(column)) for column in columns]
+        lines.append(_latex_row([*map(_latex_text, names), *values]))
+    confidences = {
+        percent(each.confidence) for each in estimates if each.low is not None or each.high is not None
+    }
+    note = f"% intervals: {', '.join(sorted(confidences))}\n" if confidences else ""
+    return note + "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def _column(estimate: Estimate) -> str:
+    return f"{estimate.evaluator} {estimate.metric}".strip()
+
+
+def _best_values(estimates: list[Estimate], lower_is_better: Collection[str]) -> dict[str, float]:
+    """The best value of each metric that has a direction and differs between runs."""
+    found: dict[str, list[float]] = {}
+    pick: dict[str, Callable[[list[float]], float]] = {}
+    for each in estimates:
+        better = each.better(lower_is_better)
+        if each.value is not None and better is not None:
+            found.setdefault(_column(each), []).append(each.value)
+            pick[_column(each)] = min if better == "lower" else max
+    return {column: pick[column](values) for column, values in found.items() if len(set(values)) > 1}
+
+
+def _latex_cell(estimate: Estimate | None, best: float | None) -> str:
+    if estimate is None or estimate.value is None:
+        return "--"
+    value = number(estimate.value)
+    value = f"\\textbf{{{value}}}" if estimate.value == best else value
+    missing = f" ({estimate.n:,} of {estimate.of:,})" if estimate.n < estimate.of else ""
+    return f"{value} {{\\small {_latex_text(interval_text(estimate) + missing)}}}"
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    row = " & ".join(cells)
+    # TeX would take a bracket or a star that follows a line break for an argument of it.
+    return f"{{}}{row} \\\\" if row.startswith(("[", "*")) else f"{row} \\\\"
+
+
+_LATEX = str.maketrans(
+    {
+        **{each: f"\\{each}" for each in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "—": "---",
+        "–": "--",
+        "…": r"\ldots{}",
+    }
+)
+
+
+def _latex_text(text: str) -> str:
+    """Text of a cell: names come from data and files, and every character with a meaning in TeX is escaped."""
+    return clean(text).translate(_LATEX)

@@ -64,6 +64,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         gates = Gates(made, given.fail_under)
         document = {**made.to_dict(), "notice": made.notice, **gates.document()}
         terminal.show(document, lambda: [*score_blocks(made), *gates.blocks()])
+        terminal.notice(f"stored as {made.id}")
         return gates.exit_code(terminal, exit_code(made.status))
 
 

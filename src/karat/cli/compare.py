@@ -88,6 +88,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         made.to_dict(),
         made.markdown if given.format == "markdown" else lambda: comparison_blocks(made),
     )
+    terminal.notice(f"stored as {made.id}" if made.id else "")
     if made.verdict is not None:
         terminal.notice(f"gate: {made.verdict}")
     return EXIT_CODES[made.verdict]

@@ -88,4 +88,5 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     terminal.show(
         made.to_dict(), made.markdown if given.format == "markdown" else lambda: ranking_blocks(made)
     )
+    terminal.notice(f"stored as {made.id}" if made.id else "")
     return 0 if made.n == made.of else 1

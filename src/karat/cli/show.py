@@ -9,7 +9,7 @@ children.
 
     karat show run-1a2b
     karat show candidate --where 'score<0.5 and topic=law' --sort score
-    karat show eval-3c4d --example q17
+    karat show eval-3c4d q17
     karat show run-1a2b --failed
 """
 
@@ -47,6 +47,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "id", metavar="ID", help="an id, a unique prefix of one, a label, or latest; for a dataset its name"
     )
+    parser.add_argument(
+        "example_id", metavar="EXAMPLE", nargs="?", help="the id of an example, as with --example"
+    )
     parser.option("--example", metavar="ID", help="show this example with its outputs, tries and results")
     parser.option("--failed", action="store_true", help="only rows that failed or were skipped, by kind")
     parser.option("--where", metavar="FILTER", help="only rows that match, such as 'score<0.5 and topic=law'")
@@ -66,6 +69,12 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.cli.outcome import counted
     from karat.store import open_existing
 
+    if given.example_id is not None:
+        if given.example is not None:
+            raise UsageError(
+                f"{given.example_id!r} and --example {given.example!r} contradict each other: remove one"
+            )
+        given.example = given.example_id
     picks = [f"--{name}" for name in ("where", "grep", "sort") if getattr(given, name) is not None]
     picks += ["--failed"] if given.failed else []
     if given.example is not None and picks:

@@ -84,6 +84,11 @@ class Store:
         if not every:
             return "the store is empty: karat run makes the first run"
         every.append("latest")
+        of_task = [run.id for run in self.runs.list() if run.header.task == id]
+        if of_task:
+            some = f"{', '.join(of_task[: -NEWEST - 1 : -1])}{', …' if len(of_task) > NEWEST else ''}"
+            label = self.command("tag", of_task[-1], id)
+            return f"it is the task of {some}: name a run by its id, or give it a label: {label}"
         if nearest(id, every):
             return did_you_mean(id, every)
         newest = [

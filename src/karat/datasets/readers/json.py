@@ -157,7 +157,9 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 def _fault(text: str, error: json.JSONDecodeError) -> str:
     """The fault where the decoder stopped, with the fix of those that people make most often."""
-    rest = text[error.pos : error.pos + 8].lstrip(",").lstrip()  # from Python 3.13 on, it stops at a trailing comma
+    rest = (
+        text[error.pos : error.pos + 8].lstrip(",").lstrip()
+    )  # from Python 3.13 on, it stops at a trailing comma
     if rest[:1] in ("]", "}") and error.msg.startswith(("Expecting", "Illegal trailing")):
         return f"a value is missing before {rest[0]!r}: remove the comma before it, or add the value"
     if rest.startswith("'"):
@@ -168,7 +170,9 @@ def _fault(text: str, error: json.JSONDecodeError) -> str:
         if rest.startswith(word):
             return f"write {json_word} for {word}"
     if error.msg == "Extra data":
-        after = "a comma: remove it" if text[error.pos] == "," else "more text: put each value on its own line"
+        after = (
+            "a comma: remove it" if text[error.pos] == "," else "more text: put each value on its own line"
+        )
         return f"the value is followed by {after}"
     return error.msg
 

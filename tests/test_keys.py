@@ -13,6 +13,7 @@ import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -429,6 +430,25 @@ def test_case_code_changed_after_a_finished_run_is_another_run():
     latest = Previous("run-2", "code 2", 1, True, created=1.0)
     for previous in ([FINISHED, latest], [latest, FINISHED]):
         assert decide(wanted(code="code 2"), previous).id == "run-2"
+
+
+def test_case_code_that_was_changed_back_returns_its_own_run():
+    other = Previous("run-2", "code 2", 1, True, created=1.0)
+    decision = decide(WANTED, [FINISHED, other])
+    assert (decision.action, decision.id) == ("return", "run-1")
+    unfinished = msgspec.structs.replace(
+        other, finished=False, holder=Holder("process 17 on box", "12:00:01")
+    )
+    assert decide(WANTED, [FINISHED, unfinished]).id == "run-1", (
+        "what other code left unfinished is not touched"
+    )
+    assert decide(wanted(new=True), [FINISHED, msgspec.structs.replace(other, replicate=2)]).replicate == 3
+
+
+def test_case_accepted_code_change_of_a_finished_run_says_so(says):
+    decision = decide(wanted(code="code 2", accept_code_change=True), [FINISHED])
+    assert (decision.action, decision.id) == ("return", "run-1")
+    says(decision.why)
 
 
 @pytest.mark.parametrize("previous", [UNFINISHED, FINISHED])

@@ -508,15 +508,22 @@ def _returned(what: str, failed: int, total: int) -> str:
     return f"{what} is finished, {failed:,} of {total:,} failed: --retry-failed tries them again, --new makes another"
 
 
+def _recency(previous: Previous) -> tuple[int, float]:
+    return previous.replicate, previous.created
+
+
 def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
     """The table of cases. `previous` are those with the same configuration, in any order."""
     what = wanted.what
     if not previous:
         return Decision("create")
-    last = max(previous, key=lambda p: (p.replicate, p.created))
-    create = Decision("create", replicate=last.replicate + 1)
+    newest = max(previous, key=_recency)
+    create = Decision("create", replicate=newest.replicate + 1)
     if wanted.new:
         return msgspec.structs.replace(create, why=f"--new: replicate {create.replicate}")
+    # Code that was changed and changed back has its own run, behind those that other code made since.
+    same = [each for each in previous if each.code == wanted.code and each.code is not None]
+    last = max(same, key=_recency) if same else newest
     if last.holder is not None:
         raise StoreBusy(
             f"{what} {last.id} is held by {last.holder.who} since {last.holder.since}: --wait or --new"
@@ -534,9 +541,8 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
             why = f"the code changed since {what} {last.id}"
             why += ", which --accept-code-change would return" if what == "run" else ""
             return Decision("create", None, last.replicate, why)
-        return Decision(
-            "return", last.id, last.replicate, _returned(f"{what} {last.id}", last.failed, last.total)
-        )
+        about = f"{what} {last.id}, made with other code," if changed else f"{what} {last.id}"
+        return Decision("return", last.id, last.replicate, _returned(about, last.failed, last.total))
     if changed and not wanted.accept_code_change:
         raise CodeChanged(
             f"{what} {last.id} was made with other code than it would be continued with:"

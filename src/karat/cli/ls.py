@@ -245,6 +245,11 @@ def _distinguished(handles: list[Any]) -> dict[str, str]:
         for id, label in run_labels(headers).items():
             label = label.removesuffix(f" ({id})")
             out[id] = "" if label == task else label
+        code = {each.id: each.code for each in headers}
+        for id in code:
+            if len({code[each] for each in code if out[each] == out[id]}) > 1:
+                alike = [each for each in code if out[each] == out[id]]
+                out |= {each: f"{out[each]} code {(code[each] or '?')[:8]}".lstrip() for each in alike}
     return out
 
 
@@ -279,7 +284,7 @@ def _aggregations(handles: list[Any]) -> Table:
         labels = ", ".join(each.header.labels)
         rows.append([each.id, labels, keys, found[0] if found else "", _status(each), _age(each)])
     head = ["id", "labels", "aggregators", "result", "status", "age"]
-    return _without_empty(Table(head, rows, [5], cell=120, drop=[4, 5, 1]))
+    return _without_empty(Table(head, rows, [5], cell=120, drop=[5, 1, 4]))
 
 
 def _without_empty(table: Table) -> Table:

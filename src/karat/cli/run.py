@@ -166,8 +166,10 @@ def _other_selection(outcome: Outcome, started: float) -> str:
 
     def same(other: RunHeader) -> bool:
         fields = ("dataset", "task", "parameters", "code", "attempts")
-        return other.created < started and all(
-            getattr(other, name) == getattr(header, name) for name in fields
+        return (
+            other.created < started
+            and (other.limit, other.offset) != (header.limit, header.offset)
+            and all(getattr(other, name) == getattr(header, name) for name in fields)
         )
 
     earlier = [each for each in made.store.runs.list() if same(each.header)]

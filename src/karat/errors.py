@@ -125,6 +125,10 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     return [lowered[c] for c in close]
 
 
+MOST_KNOWN = 30
+"""Names that an error message lists where none is near the unknown one."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A clause for an error message: the nearest known names, or all of them when few."""
     known = sorted(known)
@@ -133,8 +137,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return f"did you mean {' or '.join(repr(c) for c in close)}?"
     if not known:
         return "none are known"
-    shown = ", ".join(known[:12])
-    return f"known: {shown}{', …' if len(known) > 12 else ''}"
+    shown = ", ".join(known[:MOST_KNOWN])
+    return f"known: {shown}{', …' if len(known) > MOST_KNOWN else ''}"
 
 
 def field_name(name: object) -> str:

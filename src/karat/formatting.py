@@ -110,11 +110,12 @@ def aggregation_blocks(
     runs: Mapping[str, str],
     command: Callable[..., str],
     most: int | None = MOST_NUMBERS,
+    lower_is_better: Collection[str] = (),
 ) -> list[Block]:
     """The headline, the estimates with their intervals and denominators, the names of tables, and failures.
 
     The report shows at most `most` estimates per aggregator and evaluator. `runs` maps run ids to labels; `command` is
-    that of the store.
+    that of the store; `lower_is_better` are evaluator keys.
     """
     seen: dict[tuple[str, str, str | None], int] = {}
     shown: list[Estimate] = []
@@ -125,7 +126,7 @@ def aggregation_blocks(
             shown.append(estimate)
     blocks: list[Block] = [Paragraph(text) for text in headlines(header.estimates, runs)]
     if shown:
-        blocks.append(estimate_table(shown, runs))
+        blocks.append(estimate_table(shown, runs, lower_is_better))
     notes = []
     for (evaluator, aggregator, _), count in seen.items():
         if most is not None and count > most:

@@ -467,3 +467,162 @@ def test_slips_are_refused_with_the_fix(karat, project, says, words):
     said = karat(*words)
     assert said.code == 2
     says(said.err)
+
+
+def test_a_gate_on_a_graph_task(karat, project):
+    assert karat("init", "capitals", "--graph").code == 0
+    for metric in ("accuracy", "'exact_match accuracy'".strip("'")):
+        said = karat("run", "capitals", "--fail-under", f"{metric}:0.01", "--json")
+        assert said.code in (0, 1, 4)
+        assert said.json["verdict"] in ("holds", "fails", "undecided")
+    assert karat("run", "capitals", "--fail-under", "acuracy:0.5").code == 2
+
+
+def test_code_that_was_changed_back_is_not_computed_again(karat, project):
+    command = ("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--json")
+    task = project / "task.py"
+    before = task.read_text()
+    first = karat(*command).json["runs"][0]["id"]
+    task.write_text(before.replace("'no'", "'never'"))
+    second = karat(*command).json["runs"][0]["id"]
+    task.write_text(before)
+    again = karat(*command)
+    assert (again.json["runs"][0]["id"], first != second) == (first, True)
+    assert second not in again.err
+    listed = karat("ls", "runs").out
+    assert listed.count("code ") == 2, "what distinguishes them"
+
+
+def test_a_page_beyond_the_end_says_how_many_rows_there_are(karat, project):
+    run = karat("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--json").json["runs"][0]
+    for more in ([], ["--failed"], ["--where", "attempt=1"]):
+        said = karat("show", run["id"], "--page", "99", "--limit", "4", *more)
+        assert f"{1 if more == ['--failed'] else 6} row" in said.out
+        assert "rows on 2 pages" in said.out or more == ["--failed"]
+
+
+def test_a_missing_key_is_found_before_another_model_is_paid(karat, project, monkeypatch):
+    from karat.testing import FakeProvider
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with FakeProvider() as server:
+        (project / "two.yaml").write_text(
+            "dataset: {path: qa.jsonl, input: question, expected: answer}\n"
+            f"task: {{prompt: '{{input}}'}}\nmodels: ['{server.spec()}', openai/gpt-x]\n"
+            "evaluators: [exact_match]\n"
+        )
+        said = karat("run", "two.yaml")
+        assert (said.code, server.count) == (2, 0)
+        assert "OPENAI_API_KEY" in said.err
+        judged = (project / "two.yaml").read_text().replace(", openai/gpt-x", "")
+        judge = "[{name: llm_judge, params: {criterion: good, judge: {model: openai/gpt-x}}}]"
+        (project / "judged.yaml").write_text(judged.replace("[exact_match]", judge))
+        assert (karat("run", "judged.yaml").code, server.count) == (2, 0)
+        (project / "one.yaml").write_text(judged)
+        assert karat("run", "one.yaml").code == 0
+        assert server.count == 6
+
+
+def test_an_aggregation_without_any_value_is_no_success(karat, project):
+    run = ("run", "task.py:shout", "--data", "good.jsonl", "--input", "question", "--expected", "answer")
+    evaluation = karat(*run, "-e", "exact_match", "--json").json["evaluation"]["id"]
+    assert karat("aggregate", evaluation, "-a", '{"name": "pass_at_k", "params": {"k": 8}}').code == 1
+    assert karat("aggregate", evaluation, "-a", "mean").code == 0
+
+
+def test_a_rate_of_labels_needs_the_values_that_count(karat, project):
+    (project / "grade.py").write_text("def grade(outputs):\n    return 'good' if outputs else 'bad'\n")
+    run = ("run", "task.py:shout", "--data", "good.jsonl", "--input", "question")
+    evaluation = karat(*run, "-e", "grade.py:grade", "--json").json["evaluation"]["id"]
+    said = karat("aggregate", evaluation, "-a", "rate")
+    assert said.code == 1
+    assert "'good'" in said.out
+    counted = karat(
+        "aggregate", evaluation, "-a", '{"name": "rate", "params": {"values": ["good"]}}', "--json"
+    )
+    assert counted.json["estimates"][0]["value"] == 1.0
+
+
+def test_a_graph_says_that_it_takes_ten_records(karat, project):
+    karat("init", "capitals", "--graph")
+    data = project / "capitals" / "questions.jsonl"
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    many = [{**rows[n % len(rows)], "id": f"r{n}"} for n in range(30)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in many))
+    assert "10 of 30" in karat("run", "capitals").err
+    assert "30" not in karat("run", "capitals", "--num_records", "30").err
+
+
+def test_latest_is_named_with_its_task(karat, project):
+    (project / "quiet.py").write_text("def whisper(text):\n    return text\n")
+    for name in ("task.py:shout", "quiet.py:whisper", "task.py:shout"):
+        said = karat("run", name, "--data", "good.jsonl", "--input", "question")
+    assert "finished" in said.err
+    for command in (["show"], ["export"], ["report"], ["evaluate", "-e", "json_valid"]):
+        assert "whisper" in karat(command[0], "latest", *command[1:]).err, command
+
+
+def test_metrics_that_are_better_when_lower_have_an_arrow(karat, project):
+    (project / "errors.py").write_text(
+        "import karat\n\nclass Errors(karat.Evaluator):\n    name = 'errors'\n    higher_is_better = False\n"
+        "    def evaluate(self, *, outputs, **more):\n        return karat.Result(self.key, 0.5)\n"
+    )
+    run = ("run", "task.py:shout", "--data", "good.jsonl", "--input", "question")
+    said = karat(*run, "-e", "errors.py:Errors")
+    assert "errors ↓" in said.out
+    assert "errors ↓" in karat("show", "latest").out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "shout"],
+        ["show", "latest", "q1", "--example", "q2"],
+        ["show", "latest", "--sort", "-score"],
+        ["compare", "shout", "latest", "--fail-under", "x:1"],
+        ["tag", "latest", "run-123456"],
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_requests_that_are_nearly_right_are_refused_with_the_fix(karat, project, says, words):
+    karat("run", "task.py:shout", "--data", "good.jsonl", "--input", "question")
+    said = karat(*words)
+    assert said.code == 2
+    says(said.err)
+
+
+def test_an_example_is_shown_by_its_id(karat, project):
+    karat("run", "task.py:shout", "--data", "good.jsonl", "--input", "question")
+    assert karat("show", "latest", "q2").out == karat("show", "latest", "--example", "q2").out
+    assert "THREE" in karat("show", "latest", "q2").out
+
+
+def test_values_in_single_quotes(karat, project):
+    karat("run", "task.py:shout", "--data", "good.jsonl", "--input", "question")
+    for where in ("output='TWO'", 'output="TWO"', "output=TWO", "output='TWO' or id='q9'", "(output='TWO')"):
+        rows = karat("show", "latest", "--where", where, "--json").json["rows"]
+        assert [row["output"] for row in rows] == ["TWO"], where
+
+
+def test_a_full_device_is_no_bug(project):
+    import subprocess
+
+    run = [
+        sys.executable,
+        "-m",
+        "karat",
+        "run",
+        "task.py:shout",
+        "--data",
+        "good.jsonl",
+        "--input",
+        "question",
+    ]
+    for more in ([], ["--json"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [*run, *more], stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=project
+            )
+        assert done.returncode == 2
+        assert "stdout" in done.stderr
+        assert "bug" not in done.stderr

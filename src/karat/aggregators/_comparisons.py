@@ -214,7 +214,7 @@ def rank_tally(
         bias = _bias_of_orders([rows[i].positions for i in twice], [clusters[i] for i in twice], confidence)
     elif not shown:
         reason = {"reason": "no comparison was shown in an order"}
-        bias = Estimate(None, method=bias.method, confidence=confidence, metadata=reason)
+        bias = Estimate(None, method=bias.method, confidence=confidence, metadata={**reason, "shown": 0})
     elif len(shown) < len(rows):
         bias = fitted(shown).position_bias
     runs = [_with_missing(run, tally) for run in fit.runs]

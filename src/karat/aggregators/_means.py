@@ -195,24 +195,30 @@ def value_text(value: object) -> str:
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
+_TRUE_OR_FALSE = {value_text(True), value_text(False), value_text(None)}
+
+
 @register_aggregator("rate")
 class Rate(Aggregator[Values]):
     """The share of results that say one of `values`, with Wilson's interval, clustered by example.
 
     `field` is what is looked at: the result's `value` (default), its `score`, its `comment`, or a field of its
-    metadata. A result whose field is empty is no such value, and counts.
+    metadata. A result whose field is empty is no such value, and counts. Without `values`, it is the share of true
+    among values that are true or false.
     """
 
     name = "rate"
 
     def __init__(
         self,
-        values: object = True,
+        values: object = None,
         field: str = "value",
         cluster: str | None = None,
         confidence: float = 0.95,
     ) -> None:
         wanted = values if isinstance(values, (list, tuple, set, frozenset)) else [values]
+        self._is_default = values is None
+        wanted = [True] if self._is_default else wanted
         if not wanted:
             raise ValueError("values is empty: name the values that count")
         self.values = sorted({value_text(value) for value in wanted})
@@ -225,11 +231,17 @@ class Rate(Aggregator[Values]):
         return Values()
 
     def add(self, state: Values, group: Group) -> Values:
-        hits = [
-            1.0 if value_text(field_value(result.outcome.value, self.field)) in self._wanted else 0.0
+        found = [
+            value_text(field_value(result.outcome.value, self.field))
             for result in group.results
             if isinstance(result.outcome, Ok)
         ]
+        if self._is_default and (labels := {*found} - _TRUE_OR_FALSE):
+            some = ", ".join(sorted(map(repr, labels))[:3])
+            raise ValueError(
+                f"values is not given, and a result has the {self.field} {some}: name those that count"
+            )
+        hits = [1.0 if each in self._wanted else 0.0 for each in found]
         state.add(hits, group.metadata, self.cluster)
         state.missing += group.missing
         return state

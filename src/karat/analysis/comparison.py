@@ -106,6 +106,8 @@ class ChangedExample(msgspec.Struct, frozen=True):
     second_output: str = ""
     calls: str = ""
     """What differs in the tool calls, where both outputs are trajectories."""
+    attempts: int = 1
+    """How many attempts the scores are the mean of; the outputs are those of the first."""
 
 
 class ExampleChanges(msgspec.Struct, frozen=True):
@@ -203,6 +205,7 @@ def _side_by_side(key: str, baseline: Run, run: Run, changed: _Changed) -> Chang
         first_output=_outcome(mine),
         second_output=_outcome(theirs),
         calls=call_differences(mine, theirs),
+        attempts=max(baseline.header.attempts, run.header.attempts),
     )
 
 
@@ -1064,7 +1067,8 @@ def _changed(each: ChangedExample, direction: str) -> Details:
         fields.append(("tool calls", [each.calls]))
     return Details(
         f"{each.example}: {short_number(each.first)} → {short_number(each.second)} ({direction})"
-        + (f", most in {each.unit}" if each.unit else ""),
+        + (f", most in {each.unit}" if each.unit else "")
+        + (f", means of {each.attempts} attempts; the first is shown" if each.attempts > 1 else ""),
         fields,
     )
 
@@ -1119,7 +1123,9 @@ def _differences(comparison: Comparison, labels: dict[str, str]) -> Table:
         rows.append(row)
     last = len(head) - 1
     right = [2, 3, 4, 6, *([7] if several else [])]
-    return Table(head, rows, right, drop=[last - 2, last - 1, *([7] if several else []), last, 1])
+    # Of several p values, the one without a correction goes first: alone it would mislead.
+    drop = [last - 2, last - 1, *([6] if several else []), last, 1, *([7] if several else [])]
+    return Table(head, rows, right, drop=drop)
 
 
 def arrow(higher_is_better: bool) -> str:

@@ -240,6 +240,8 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE | re.DOTALL,
 )
+_SINGLE_QUOTED = re.compile(r"""\s*'(?P<text>(?:[^'\\]|\\.)*)'(?=[\s()]|$)""", re.DOTALL)
+"""A value as SQL and Python write it; an apostrophe inside of a word is only that."""
 _BARE_VALUE = re.compile(r"""\s*(?P<word>[^\s()"]+)""")
 
 
@@ -334,6 +336,9 @@ class _Parser:
         if token is not None and token.kind == "quoted":
             self.at = token.end
             return token.text, True
+        if single := _SINGLE_QUOTED.match(self.text, self.at):
+            self.at = single.end()
+            return _unescaped(single["text"]), True
         bare = _BARE_VALUE.match(self.text, self.at)  # a value may contain operators: a URL, a time
         if bare is None:
             raise self._error(f"a value is missing after {operator.text!r}", operator.end)
@@ -361,11 +366,15 @@ class _Parser:
         kind = str(match.lastgroup)
         text = match[kind]
         if kind == "quoted":
-            text = re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
+            text = _unescaped(text)
         return _Token(kind, text, match.start(kind), match.end())
 
     def _error(self, problem: str, at: int) -> FilterError:
         return FilterError(f"the filter is wrong at character {at + 1}: {problem}")
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
 
 
 def _leaves(expression: Expression) -> Iterator[Condition | Text]:

@@ -866,7 +866,8 @@ def ranking_blocks(ranking: Ranking) -> list[Block]:
         _places(ranking),
         Paragraph(_basis(ranking)),
         Paragraph(_failures(ranking)),
-        Paragraph(_position(ranking)),
+        # Scores of single outputs are compared without a judge that sees one first.
+        *([Paragraph(_position(ranking))] if ranking.position_bias.metadata.get("shown") != 0 else []),
         *(Paragraph(note) for note in ranking.notes),
     ]
     shown = ranking.places[:MOST_IN_MATRIX]

@@ -69,10 +69,11 @@ def read_page(
     if where is None and sort is None:
         if failed:
             rows = (row for row in rows if has_failed(row))
-        page = list(islice(rows, first, first + count))
+        before = sum(1 for _ in islice(rows, first))
+        page = list(islice(rows, count))
         more = next(rows, None) is not None
         known = None if failed else _row_count(handle)
-        return RowPage(page, first, known if more else first + len(page))
+        return RowPage(page, first, known if more else before + len(page))
     names = _Names()
     matching = (
         row

@@ -58,7 +58,9 @@ def _exit_code(given: list[str]) -> int:
         return INTERRUPTED
     except Exception as error:
         if os.environ.get("KARAT_TRACEBACK"):
-            raise
+            import traceback
+
+            traceback.print_exc()
         terminal.bug(error, BUG)
         return BUG
     finally:

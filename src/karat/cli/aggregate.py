@@ -41,7 +41,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Aggregate, and print the estimates."""
-    from karat.cli.outcome import Gates, exit_code, score_blocks
+    from karat.cli.outcome import Gates, latest_notice, measured_code
     from karat.execution.aggregate import aggregate
     from karat.store import open_existing
 
@@ -49,7 +49,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     with open_existing(given.store) as store:
         evaluations = [_evaluation(store, each) for each in given.evaluations]
         for asked, found in zip(given.evaluations, evaluations, strict=True):
-            terminal.notice(f"latest is {found.id}" if asked == "latest" else "")
+            terminal.notice(latest_notice(found) if asked == "latest" else "")
         made = aggregate(
             evaluations,
             given.aggregator or None,
@@ -63,9 +63,9 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         terminal.notice(made.notice)
         gates = Gates(made, given.fail_under)
         document = {**made.to_dict(), "notice": made.notice, **gates.document()}
-        terminal.show(document, lambda: [*score_blocks(made), *gates.blocks()])
+        terminal.show(document, lambda: [*made.blocks(), *gates.blocks()])
         terminal.notice(f"stored as {made.id}")
-        return gates.exit_code(terminal, exit_code(made.status))
+        return gates.exit_code(terminal, measured_code(made))
 
 
 def _evaluation(store: Store, id: str) -> Evaluation:

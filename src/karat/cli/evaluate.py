@@ -43,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Evaluate, and print the scores and the counts."""
     from karat.analysis.gates import refuse_unreachable
-    from karat.cli.outcome import Gates, exit_code, label_notices, score_blocks, stage_blocks
+    from karat.cli.outcome import Gates, exit_code, label_notices, latest_notice, stage_blocks
     from karat.evaluators._base import resolve_evaluator
     from karat.execution.aggregate import aggregate
     from karat.execution.evaluate import evaluate
@@ -65,11 +65,11 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         given.evaluator = [resolve_evaluator(each) for each in given.evaluator]
         refuse_unreachable(limits, [each.evaluator for each in given.evaluator], [])
     with open_existing(given.store) as store:
-        runs = [store.runs.get(each).id if each == "latest" else each for each in given.runs]
-        for run in dict.fromkeys(
-            run for asked, run in zip(given.runs, runs, strict=True) if asked == "latest"
-        ):
-            terminal.notice(f"latest is {run}")
+        runs = given.runs
+        if "latest" in runs:
+            latest = store.runs.get("latest")
+            runs = [latest.id if each == "latest" else each for each in runs]
+            terminal.notice(latest_notice(latest))
         made = evaluate(
             runs,
             given.evaluator or None,
@@ -89,6 +89,6 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         document = {**made.to_dict(), "notice": made.notice, "aggregation": scores.to_dict()}
         terminal.show(
             {**document, **gates.document()},
-            lambda: [*score_blocks(scores), *stage_blocks(made), *gates.blocks()],
+            lambda: [*scores.blocks(), *stage_blocks(made), *gates.blocks()],
         )
         return gates.exit_code(terminal, exit_code(made.status))

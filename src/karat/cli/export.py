@@ -30,6 +30,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Export the records."""
+    from karat.cli.outcome import latest_notice
     from karat.formatting import clean, plural
     from karat.reporting.export import export, format_of, write
     from karat.store import open_existing
@@ -48,7 +49,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     with open_existing(given.store) as store:
         handle = store.get(given.id)
         if given.id == "latest":
-            notice = f"latest is {handle.id}"
+            notice = latest_notice(handle)
             if isinstance(handle, Aggregation) and handle.header.evaluations:
                 rows = store.command("export", handle.header.evaluations[0])
                 notice += f"; its records are estimates, the rows: {rows}"

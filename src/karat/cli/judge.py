@@ -167,7 +167,9 @@ def _asked(store: Store, id: str, terminal: Terminal) -> Evaluation:
     """The evaluation that a command is about; says which one `latest` is."""
     evaluation = (_latest_judged(store) if id == "latest" else None) or _judged(store, id)
     if id == "latest":
-        terminal.notice(f"latest is {evaluation.id}")
+        from karat.cli.outcome import latest_notice
+
+        terminal.notice(latest_notice(evaluation))
     return evaluation
 
 

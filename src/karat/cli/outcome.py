@@ -14,7 +14,6 @@ from karat.formatting import (
     Heading,
     Paragraph,
     Table,
-    aggregation_blocks,
     clean,
     counts_text,
     plural,
@@ -32,6 +31,14 @@ if TYPE_CHECKING:
 def exit_code(status: Status) -> int:
     """0 on success; 1 if items failed or are missing, or nothing could be measured."""
     return 0 if status == "success" else 1
+
+
+def measured_code(aggregation: Aggregation) -> int:
+    """The exit code of an aggregation: also 1 if it has estimates and none of them a value."""
+    estimates = aggregation.header.estimates
+    if estimates and all(each.value is None for each in estimates):
+        return 1
+    return exit_code(aggregation.status)
 
 
 class Gates:
@@ -75,11 +82,12 @@ def counted(handle: Any) -> Any:
     return handle
 
 
-def score_blocks(aggregation: Aggregation) -> list[Block]:
-    """The estimates of an aggregation, with labels of the runs where there are several."""
-    runs = aggregation.runs
-    labels = run_labels([run.header for run in runs]) if len(runs) > 1 else {}
-    return aggregation_blocks(aggregation.header, labels, aggregation.store.command)
+def latest_notice(handle: Any) -> str:
+    """What `latest` is: its id and its tasks. A result that was returned is not newer than one made since."""
+    runs = [handle] if isinstance(handle, Run) else getattr(handle, "runs", [])
+    tasks = list(dict.fromkeys(run.header.task for run in runs))
+    named = f" ({', '.join(tasks[:3])}{', …' if len(tasks) > 3 else ''})" if tasks else ""
+    return f"latest is {handle.id}{named}"
 
 
 def stage_blocks(handle: Any) -> list[Block]:
@@ -243,12 +251,15 @@ def outcome_blocks(outcome: Outcome) -> list[Block]:
         blocks = [Heading(title, 1), *blocks, *grid_blocks(outcome.grid, comparison, usage)]
         blocks += [Paragraph(Styled(f"warning: {each}", "warning")) for each in comparison.warnings]
     elif aggregation is not None:
-        blocks += score_blocks(aggregation)
+        blocks += aggregation.blocks()
     if aggregation is not None and outcome.grid is not None:
         blocks += [
             Paragraph(f"{f.label} failed: {f.error.type}: {f.error.message}")
             for f in aggregation.header.failures
         ]
+        if any(each.group for each in aggregation.header.estimates):
+            show = aggregation.store.command("show", aggregation.id)
+            blocks.append(Paragraph(f"The estimates of groups are not in this table: {show}"))
     blocks += [_stages(outcome), *usage_blocks([each for each in stages if each is not None])]
     return [*blocks, *next_steps(*stages)]
 

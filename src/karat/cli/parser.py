@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from karat.cli.terminal import Terminal
-from karat.errors import RequestError, did_you_mean
+from karat.errors import RequestError, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from karat.analysis.gates import Limit
@@ -138,11 +138,21 @@ class Parser(argparse.ArgumentParser):
 
     def _unknown_option(self, word: str) -> NoReturn:
         known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        first = word.split("-")[:3]
+        alike = [name for name in known if len(first) == 3 and name.split("-")[:3] == first]
+        if alike and not nearest(word, known):  # --fail-under and --fail-if-worse
+            raise UsageError(f"{self.prog}: unknown option {word}: did you mean {alike[0]}?")
         raise UsageError(f"{self.prog}: unknown option {word}: {did_you_mean(word, known)}")
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as one sentence."""
         message = re.sub(r"^argument ([^:]*): ", lambda match: self._as_given(match.group(1)) + ": ", message)
+        needy = re.fullmatch(r"(--[\w-]+): expected one argument", message)
+        after = (
+            self._given[self._given.index(needy[1]) + 1 :][:1] if needy and needy[1] in self._given else []
+        )
+        if needy and after and re.match(r"-\w", after[0]):  # argparse takes -FIELD for an option
+            raise UsageError(f"{self.prog}: {needy[1]} needs a value: write {needy[1]}={after[0]}")
         message = message.replace(": expected one argument", " needs a value")
         message = message.replace(": expected at least one argument", " needs a value")
         missing = re.match(r"the following arguments are required: (.*)", message)

@@ -23,7 +23,7 @@ FORMATS = ("text", "markdown", "json")
 def add_arguments(parser: Parser) -> None:
     """Declare the runs, the evaluator or metric, and the method."""
     parser.add_argument("ids", metavar="ID", nargs="*", help="runs, or evaluations whose runs are ranked")
-    parser.option("--evaluator", type=part, metavar="NAME|JSON", help="a pairwise evaluator")
+    parser.option("-e", "--evaluator", type=part, metavar="NAME|JSON", help="a pairwise evaluator")
     parser.option("--metric", metavar="KEY", help="rank by the scores of the evaluator with this key")
     parser.option(
         "--amend", action="append", default=[], metavar="EVAL", help="an evaluation to extend; repeatable"

@@ -36,6 +36,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Write the report."""
     from karat.analysis.summary import summarise
+    from karat.cli.outcome import latest_notice
     from karat.datasets.writers import unwritable
     from karat.formatting import clean, plural
     from karat.reporting.html_report import html_report
@@ -54,6 +55,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         raise UsageError(f"--json and --format {form} contradict each other: remove one of them")
     with open_existing(given.store) as store:
         handles = [store.runs.get("latest") if each == "latest" else store.get(each) for each in given.ids]
+        for asked, found in zip(given.ids, handles, strict=True):
+            terminal.notice(latest_notice(found) if asked == "latest" else "")
         summary = summarise(store, handles, given.confidence)
         written = html_report(store, summary, given.confidence) if form == "html" else None
     if given.output is not None:

@@ -189,18 +189,20 @@ def _refuse_thresholds(limits: list[Limit], plan: Plan) -> None:
     """Refuse a metric of --fail-under that the plan does not have, or a value it cannot have, before the run."""
     if not limits:
         return
+    from karat.aggregators._base import resolve_aggregator
     from karat.analysis.gates import refuse_unreachable
     from karat.evaluators._base import resolve_evaluator
 
     if not plan.evaluators:
         raise UsageError("--fail-under needs results: add an evaluator, such as -e exact_match")
     evaluators = [resolve_evaluator(each).evaluator for each in plan.evaluators]
+    aggregators = [resolve_aggregator(each, plan.confidence) for each in plan.aggregators]
     known = [each.key for each in evaluators]
-    known += [each.key for each in plan.aggregators] or ["accuracy", "mean", "win_rate"]
+    known += [each.key for each in aggregators] or ["accuracy", "mean", "win_rate"]
     for metric in (limit.metric for limit in limits):
         if not any(metric == each or metric.startswith(f"{each} ") for each in known):
             raise UnknownName(f"--fail-under: no metric {metric!r}: {did_you_mean(metric, known)}")
-    refuse_unreachable(limits, evaluators, plan.aggregators)
+    refuse_unreachable(limits, evaluators, aggregators)
 
 
 def show_estimate(plan: Any, sample: int, batch: bool, terminal: Terminal) -> int:
@@ -688,6 +690,10 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
         return _checked_graph(task, dataset, terminal)
     if given.estimate is not None:
         return show_estimate(plan, given.estimate, given.batch, terminal)
+    if given.num_records is None and given.limit is None and "limit" in plan.options:
+        terminal.notice(
+            f"only {RECORDS} of {len(dataset):,} records, the default of graph tasks: --num_records N for more"
+        )
     if plan.options["offset"] >= len(dataset):
         terminal.notice(_no_records(plan.options["offset"], len(dataset)))
     prepare_files(task, **_destination(task, given))

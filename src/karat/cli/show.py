@@ -66,7 +66,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Show the item."""
-    from karat.cli.outcome import counted
+    from karat.cli.outcome import counted, latest_notice
     from karat.store import open_existing
 
     if given.example_id is not None:
@@ -81,6 +81,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         raise UsageError(f"--example and {picks[0]} contradict each other: remove one of them")
     with open_existing(given.store) as store:
         handle = counted(store.get(given.id))
+        terminal.notice(latest_notice(handle) if given.id == "latest" else "")
         if given.example is not None:
             document = example_of(store, handle, given.example)
             terminal.show(document, lambda: example_blocks(document))
@@ -139,7 +140,9 @@ def _footer(page: RowPage, given: argparse.Namespace, picked: bool) -> list[Bloc
     """`rows 1–20 of 1,000; next: --page 2`."""
     if not page.rows:
         if page.first:
-            return [Paragraph(f"page {given.page:,} is empty: there are {plural(page.matched or 0, 'row')}")]
+            matched = page.matched or 0
+            pages = plural(-(-matched // given.limit), "page")
+            return [Paragraph(f"page {given.page:,} is empty: there are {plural(matched, 'row')} on {pages}")]
         return [] if given.failed else [Paragraph("no row matches" if picked else "there are no rows")]
     last = page.first + len(page.rows)
     total = "" if page.matched is None else f" of {page.matched:,}{' that match' if picked else ''}"
@@ -220,8 +223,6 @@ def _aggregation(handle: Aggregation) -> list[Block]:
     """The estimates; of a comparison or a ranking, its report."""
     from karat.analysis.comparison import Comparison, comparison_blocks
     from karat.analysis.ranking import Ranking, ranking_blocks
-    from karat.formatting import aggregation_blocks
-    from karat.store.run_labels import run_labels
 
     for table in handle.tables:
         kind = table.value.get("kind") if isinstance(table.value, dict) else None
@@ -229,9 +230,7 @@ def _aggregation(handle: Aggregation) -> list[Block]:
             return comparison_blocks(msgspec.convert(table.value, prepared(Comparison)))
         if kind == "ranking":
             return ranking_blocks(msgspec.convert(table.value, prepared(Ranking)))
-    runs = handle.runs
-    labels = run_labels([run.header for run in runs]) if len(runs) > 1 else {}
-    return aggregation_blocks(handle.header, labels, handle.store.command, None)
+    return handle.blocks(None)
 
 
 def _only_evaluation(handle: Aggregation, option: str) -> Evaluation:

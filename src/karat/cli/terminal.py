@@ -70,6 +70,14 @@ class Terminal:
             self._out.flush()
         except BrokenPipeError:
             self.reader_gone()
+        except OSError as error:
+            from karat.errors import RequestError
+
+            self.reader_gone()
+            self.as_json = False  # there is no place for a document any more
+            raise RequestError(
+                f"cannot write to stdout: {error.strerror}; what was computed is stored"
+            ) from error
 
     @property
     def binary(self) -> BinaryIO:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 
+from karat.aggregators._base import aggregators, resolve_aggregator
 from karat.errors import RequestError, did_you_mean
 from karat.execution.aggregate import aggregate_async
 from karat.execution.evaluate import evaluate_async
@@ -15,6 +16,7 @@ from karat.execution.progress import Listener, Progress, listener
 from karat.execution.run import run_async
 from karat.experiments.plan import Plan, PlannedRun
 from karat.records import Status
+from karat.registry import parameters_of
 from karat.store import Store, open_store
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.sync import plain
@@ -154,6 +156,7 @@ async def carry_out_async(
         if isinstance(plan.dataset, str)
         else store.datasets.put(plan.dataset)
     )
+    _refuse_missing_keys(plan, store, data)
     outcome = Outcome(dataset=data, runs=[])
     for number, planned in enumerate(plan.runs, 1):
         metadata: dict[str, Any] = {**origin, **({"model": planned.model} if planned.model else {})}
@@ -194,7 +197,7 @@ async def carry_out_async(
             **about,
         )
     if outcome.evaluation is not None and len(outcome.runs) > 1:
-        outcome.comparison = _compared(outcome.evaluation, plan.confidence)
+        outcome.comparison = _compared(outcome.evaluation, plan.confidence, _cluster(plan))
     if outcome.comparison is not None and outcome.aggregation is not None:
         from karat.analysis.grid import make_grid
 
@@ -207,6 +210,23 @@ async def carry_out_async(
 carry_out = plain(carry_out_async)
 
 
+def _refuse_missing_keys(plan: Plan, store: Store, data: StoredDataset) -> None:
+    """Refuse a plan that will ask a model whose key is not set, before the first call of another model is paid.
+
+    A run that has to be computed is one that no finished run of its task, model and dataset can stand for.
+    """
+    from karat.experiments.fitting import refuse_missing_keys
+
+    finished = {
+        (run.header.dataset, run.header.task, run.header.metadata.get("model"))
+        for run in store.runs.list()
+        if run.header.finished is not None
+    }
+    new = [each for each in plan.runs if (data.id, each.task.name, each.model) not in finished]
+    if new:
+        refuse_missing_keys(msgspec.structs.replace(plan, runs=new))
+
+
 def _of_variant(progress: Listener, number: int, count: int) -> Listener:
     """The progress listener of one run among several, with the number of that run."""
 
@@ -217,7 +237,17 @@ def _of_variant(progress: Listener, number: int, count: int) -> Listener:
     return listen
 
 
-def _compared(evaluation: Evaluation, confidence: float) -> Comparison | None:
+def _cluster(plan: Plan) -> str | None:
+    """The metadata field by which all aggregators that can do so cluster the examples; None without one."""
+    found = set()
+    for each in plan.aggregators:
+        resolved = resolve_aggregator(each, plan.confidence)
+        if "cluster" in parameters_of(aggregators.get(resolved.name)):
+            found.add(resolved.params.get("cluster"))
+    return found.pop() if len(found) == 1 else None
+
+
+def _compared(evaluation: Evaluation, confidence: float, cluster: str | None) -> Comparison | None:
     """Compare runs with the first one; None where no evaluator scores single outputs, or none applies to all runs."""
     keys = [spec.key for spec in evaluation.header.evaluators if spec.kind == "single"]
     if not keys:
@@ -225,7 +255,9 @@ def _compared(evaluation: Evaluation, confidence: float) -> Comparison | None:
     from karat.analysis.comparison import compare_runs
 
     try:
-        return compare_runs(evaluation.store, [evaluation], metrics=keys, examples=3, confidence=confidence)
+        return compare_runs(
+            evaluation.store, [evaluation], metrics=keys, cluster=cluster, examples=3, confidence=confidence
+        )
     except RequestError:  # no example that both were judged on; the estimates are still reported
         return None
 

@@ -586,7 +586,10 @@ class _Report:
             element("span", f"{sign} {direction} ", class_=f"{tone} badge"),
             each.example,
             element(
-                "span", f" · score {short_number(each.first)} → {short_number(each.second)}", class_="muted"
+                "span",
+                f" · score {short_number(each.first)} → {short_number(each.second)}"
+                + (f", means of {each.attempts} attempts; the first is shown" if each.attempts > 1 else ""),
+                class_="muted",
             ),
         )
         return element(

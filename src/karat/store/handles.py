@@ -348,17 +348,20 @@ class Aggregation(_Handle):
 
     def report(self, *, whole: bool = False) -> str:
         """Return the estimates as a table for a terminal: the first of each aggregator, or all."""
-        return as_text(self._blocks(None if whole else MOST_NUMBERS))
+        return as_text(self.blocks(None if whole else MOST_NUMBERS))
 
     def _content(self) -> list[Block]:
-        return self._blocks(MOST_NUMBERS)
+        return self.blocks()
 
-    def _blocks(self, most: int | None) -> list[Block]:
+    def blocks(self, most: int | None = MOST_NUMBERS) -> list[Block]:
+        """The headline and the estimates, at most so many of each aggregator; several runs have their labels."""
         from karat.store.run_labels import run_labels
 
         found = {run.id: run.header for run in self.runs}
         labels = run_labels(list(found.values())) if len(found) > 1 else {}
-        return aggregation_blocks(self.header, labels, self.store.command, most)
+        specs = [spec for each in self.evaluations for spec in each.header.evaluators]
+        lower = {spec.key for spec in specs if not spec.higher_is_better}
+        return aggregation_blocks(self.header, labels, self.store.command, most, lower)
 
 
 def _records(store: Store, number: int, decode: Callable[[bytes], Any], history: bool) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -231,8 +232,14 @@ def _text(value: Any) -> str:
     )
 
 
+_LIKE_AN_ID = re.compile(r"(run|eval|agg|ds)-[0-9a-f]{6,}")
+
+
 def check_labels(labels: Sequence[str]) -> None:
-    """Refuse labels that cannot name anything: `latest` means the latest, and no address keeps `.` or `..`."""
+    """Refuse labels that cannot name anything.
+
+    `latest` means the latest, an id means what has it, and no address keeps `.` or `..`.
+    """
     for label in labels:
-        if not label.strip() or label in ("latest", ".", ".."):
+        if not label.strip() or label in ("latest", ".", "..") or _LIKE_AN_ID.fullmatch(label):
             raise RequestError(f"{label!r} cannot be a label: use another word")

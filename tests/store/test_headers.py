@@ -221,7 +221,8 @@ def test_a_label_finds_one_thing_of_a_kind(store: Store, refuses) -> None:
     assert store.evaluations.get("baseline").id == evaluation.id, "of another kind"
     store.tag(runs[2].id, remove=["baseline", "nothing"])
     assert store.get("baseline").id == evaluation.id
-    store.tag(runs[0].id, [runs[1].id])
+    with refuses(RequestError):
+        store.tag(runs[0].id, [runs[1].id])
     assert store.get(runs[1].id).id == runs[1].id, "an id is never a label"
 
 

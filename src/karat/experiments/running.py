@@ -20,6 +20,7 @@ from karat.registry import parameters_of
 from karat.store import Store, open_store
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.sync import plain
+from karat.tasks.prompt import PromptTask
 
 if TYPE_CHECKING:
     from karat.analysis.comparison import Comparison
@@ -213,7 +214,8 @@ carry_out = plain(carry_out_async)
 def _refuse_missing_keys(plan: Plan, store: Store, data: StoredDataset) -> None:
     """Refuse a plan that will ask a model whose key is not set, before the first call of another model is paid.
 
-    A run that has to be computed is one that no finished run of its task, model and dataset can stand for.
+    A run that has to be computed is one that no finished run of its task, model and dataset can stand for. Of a prompt
+    and of a judge it is known that they ask; a function or a graph may not.
     """
     from karat.experiments.fitting import refuse_missing_keys
 
@@ -224,7 +226,8 @@ def _refuse_missing_keys(plan: Plan, store: Store, data: StoredDataset) -> None:
     }
     new = [each for each in plan.runs if (data.id, each.task.name, each.model) not in finished]
     if new:
-        refuse_missing_keys(msgspec.structs.replace(plan, runs=new))
+        asking = [each for each in new if isinstance(each.task, PromptTask)]
+        refuse_missing_keys(msgspec.structs.replace(plan, runs=asking))
 
 
 def _of_variant(progress: Listener, number: int, count: int) -> Listener:
@@ -265,7 +268,6 @@ def _compared(evaluation: Evaluation, confidence: float, cluster: str | None) ->
 def _budget(plan: Plan, dollars: float) -> Any:
     """A budget for all stages; raises if a model has no price."""
     from karat.models import Budget, get
-    from karat.tasks.prompt import PromptTask
 
     for planned in plan.runs:
         model = planned.task.model if isinstance(planned.task, PromptTask) else planned.model

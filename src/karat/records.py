@@ -246,6 +246,10 @@ def order_verdicts(metadata: Mapping[str, Any]) -> tuple[float, ...]:
     return tuple(found) if len(found) == 2 else ()
 
 
+WITH_MISSING = "limits_with_missing"
+"""In the metadata of an estimate that is not a mean: its limits allowing for the missing items."""
+
+
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
     """A number with its interval and its denominator: over `n` of `of` items, and what it is about."""
 

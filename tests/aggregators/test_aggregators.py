@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -277,3 +279,91 @@ def test_every_aggregator_and_metric_is_documented():
 def test_a_grouping_by_no_field_is_refused(refuses, by):
     with refuses(RequestError):
         resolve_aggregator({"name": "mean", "params": {"by": by}})
+
+
+def test_wins_are_better_when_higher_in_either_direction() -> None:
+    """To win is to be better, also where a lower score is: win rates, ratings and the share of runs beaten."""
+
+    class Shortest(karat.Evaluator):
+        name = "shortest"
+        higher_is_better = False
+
+        def evaluate_runs(self, example: karat.Example, outputs: Sequence[Any]) -> Any:
+            return {each.run: float(len(each.value)) for each in outputs}
+
+    class Order(Shortest):
+        name = "order"
+
+        def evaluate_runs(self, example: karat.Example, outputs: Sequence[Any]) -> Any:
+            return [each.run for each in sorted(outputs, key=lambda each: len(each.value))]
+
+    def long(text: str) -> str:
+        return text * 3
+
+    def short(text: str) -> str:
+        return text
+
+    store = karat.open_store("memory://")
+    data = [{"id": str(n), "input": "word"} for n in range(30)]
+    runs = [karat.run(task, data, store=store) for task in (long, short)]
+    evaluation = karat.evaluate(runs, [Shortest(), Order()], store=store)
+    made = karat.aggregate(evaluation, ["win_rate", "ranking", "mean"])
+    for evaluator, aggregator in [("shortest", "win_rate"), ("order", "win_rate"), ("order", "mean")]:
+        verdicts = {each.run: each.verdict for each in karat.gate(made, f"{evaluator} {aggregator}:0.5")}
+        assert verdicts == {runs[0].id: "fails", runs[1].id: "holds"}, (evaluator, aggregator)
+    rating = made.estimates.get(evaluator="shortest", aggregator="ranking", name="", run=runs[1].id)
+    assert rating.better({"shortest"}) == "higher"
+    mean = made.estimates.get(evaluator="shortest", aggregator="mean", run=runs[1].id)
+    assert mean.better({"shortest"}) == "lower", "a mean of lengths"
+
+
+def test_rounding_errors_tie() -> None:
+    from karat.evaluators import ByMetric
+
+    class Given(karat.Evaluator):
+        name = "given"
+
+        def evaluate(self, *, outputs: Any, **more: Any) -> karat.Result:
+            return karat.Result(self.key, float(outputs))
+
+    class Together(karat.Evaluator):
+        name = "together"
+
+        def evaluate_runs(self, example: karat.Example, outputs: Sequence[Any]) -> Any:
+            return {each.run: float(each.value) for each in outputs}
+
+    def one(number: int) -> float:
+        return 0.1 + 0.2
+
+    def two(number: int) -> float:
+        return 0.3
+
+    store = karat.open_store("memory://")
+    runs = [karat.run(task, [{"id": "a", "input": 1}], store=store) for task in (one, two)]
+    made = karat.aggregate(karat.evaluate(runs, [Together(), ByMetric(Given())], store=store), ["win_rate"])
+    for evaluator in ("together", "by_given"):
+        for run in runs:
+            found = made.estimates.get(evaluator=evaluator, aggregator="win_rate", name="", run=run.id)
+            assert found.value == 0.5
+
+
+def test_efficiency_of_what_passed_counts_what_is_missing() -> None:
+    def steps(text: str, example: karat.Example) -> str:
+        if int(example.id) % 2:
+            raise ValueError("no")
+        return text
+
+    class Steps(karat.Evaluator):
+        name = "steps"
+
+        def evaluate(self, *, outputs: Any, **more: Any) -> karat.Result:
+            return karat.Result(self.key, 1.0, metadata={"steps": 2, "optimal_steps": 2})
+
+    data = [{"id": str(n), "input": "a"} for n in range(20)]
+    evaluation = karat.evaluate(karat.run(steps, data, store="memory://"), [Steps()])
+    made = karat.aggregate(evaluation, ["step_efficiency"])
+    for name in ("", "passed"):
+        found = made.estimates.get(aggregator="step_efficiency", name=name)
+        assert (found.n, found.of, found.lowest) == (10, 20, 0.5 if not name else found.lowest)
+        assert found.lowest is not None
+        assert found.lowest < 1.0

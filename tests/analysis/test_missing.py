@@ -10,7 +10,7 @@ from karat.analysis.ranking import rank
 from karat.analysis.summary import summarise
 from karat.errors import KaratError, StoreError
 from tests.analysis.conftest import right, run_at
-from tests.execution.test_pending import DATA, TOTAL, First, Parts
+from tests.execution.test_pending import DATA, TOTAL, First, Parts, judging
 
 COUNT = 80
 
@@ -192,3 +192,69 @@ def test_when_every_comparison_fails_the_first_error_is_shown(store, refuses):
     with refuses(KaratError) as raised:
         rank(runs, evaluator=broken)
     assert raised.value.exit_code == 1
+
+
+def test_pending_units_are_problems_of_their_own(store):
+    """Of 3 units × 2 attempts, an evaluation that stops leaves units of which nothing is known."""
+    run = karat.run(Parts(), DATA, store=store, attempts=2)
+    whole = karat.aggregate(karat.evaluate(run, [judging(None)], store=store), ["pass_at_k"])
+    problems = whole.estimates["pass_at_k"].of
+    other = karat.open_store("memory://")
+    again = karat.run(Parts(), DATA, store=other, attempts=2)
+    partly = interrupted([again], judging(problems + 1), other)
+    made = karat.aggregate(partly, [{"name": "pass_at_k", "params": {"k": 2}}, "pass_hat_k"])
+    for name in ("pass_at_k", "pass_hat_k"):
+        found = made.estimates[name]
+        assert found.of == problems, name
+        assert found.lowest is not None
+        assert found.lowest < 0.6
+    assert [each.verdict for each in karat.gate(made, "pass_hat_k:0.45")] == ["undecided"]
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_a_gate_on_a_quantile_allows_for_missing_scores(store, lower):
+    def most(text, example):
+        if int(example.id[1:]) % 2:
+            raise ValueError("no")
+        return text
+
+    class Score(karat.Evaluator):
+        name = "score"
+        higher_is_better = not lower
+
+        def evaluate(self, *, outputs, **more):
+            return karat.Result(self.key, 0.0 if lower else 1.0)
+
+    data = [{"id": f"e{n}", "input": "a"} for n in range(60)]
+    run = karat.run(most, data, store=store)
+    made = karat.aggregate(karat.evaluate(run, [Score()], store=store), ["quantiles"])
+    limit = "score quantiles q50:0.1" if lower else "score quantiles q50:0.9"
+    assert [each.verdict for each in karat.gate(made, limit)] == ["undecided"]
+    assert made.estimates.get(evaluator="score", name="q50").of == 60
+
+
+def test_an_output_that_was_repaired_is_no_loss(store):
+    broken = {"now": True}
+
+    def repaired(text, example):
+        if broken["now"] and int(example.id[1:]) % 3 == 0:
+            raise ValueError("no")
+        return text
+
+    repaired.version = "1"
+
+    def whole(text):
+        return text
+
+    def length(outputs):
+        return float(len(outputs))
+
+    length.version = whole.version = "1"
+    data = [{"id": f"e{n}", "input": "a"} for n in range(60)]
+    runs = [karat.run(whole, data, store=store), karat.run(repaired, data, store=store)]
+    karat.evaluate(runs, [length], store=store)
+    assert rank([run.id for run in runs], metric="length", store=store).failed == 20
+    broken["now"] = False
+    karat.run(repaired, data, store=store, retry_failed=True)
+    stale = rank([run.id for run in runs], metric="length", store=store)
+    assert (stale.failed, stale.n, stale.of) == (0, 40, 60)

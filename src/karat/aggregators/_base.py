@@ -32,6 +32,8 @@ class Group(msgspec.Struct, frozen=True):
     """The current try of every item: its attempts and units, with failures and skips."""
     pending: int = 0
     """Items of this example that have no result yet."""
+    attempts: int = 1
+    """The attempts of the run at the example, or at each of its units."""
 
     @property
     def missing(self) -> int:

@@ -318,6 +318,11 @@ class _Comparisons(Aggregator[Tally]):
         return a
 
 
+def higher_is_better(estimate: Estimate) -> Estimate:
+    """The same estimate, of which more is better whatever the direction of the evaluator: to win is to be better."""
+    return msgspec.structs.replace(estimate, metadata={**estimate.metadata, "better": "higher"})
+
+
 @register_aggregator("win_rate")
 class WinRate(_Comparisons):
     """How often each run wins its comparisons (a tie is half a win), clustered by example, with each pair's
@@ -332,7 +337,7 @@ class WinRate(_Comparisons):
         out = Aggregate()
         ranked = rank_tally(state, state.names, confidence=self.confidence)
         for run in sorted(ranked.runs, key=lambda each: each.name):
-            out.add(run.win_rate, run=run.name)
+            out.add(higher_is_better(run.win_rate), run=run.name)
         shown, pairs = MeanState(), dict[tuple[str, str], list[int]]()
         for signature in sorted(state.signatures):
             times = state.signatures[signature]
@@ -393,7 +398,7 @@ class RankRuns(_Comparisons):
         )
         out = Aggregate()
         for run in ranked.runs:
-            out.add(run.rating, run=run.name)
+            out.add(higher_is_better(run.rating), run=run.name)
         out.add(ranked.position_bias, "position_bias")
         table: dict[str, Any] = {
             "runs": [msgspec.to_builtins(run) for run in ranked.runs],

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
-from karat.records import Estimate, EvaluatorSpec
+from karat.records import WITH_MISSING, Estimate, EvaluatorSpec
 from karat.stats._distributions import scaled_ranks
 from karat.stats._means import Sizes
 from karat.stats._proportions import share_limits
@@ -135,11 +135,13 @@ class Quantiles(_Distribution):
                     self.confidence, metadata={**metadata, **reason},
                 )  # fmt: skip
                 if state.missing:
-                    estimate = self._with_missing(estimate, values, upto, p)
+                    estimate = self._with_missing(estimate, values, upto, p, state.sizes.fully_correlated())
             out.add(estimate, f"q{100 * p:g}")
         return out
 
-    def _with_missing(self, estimate: Estimate, values: list[float], upto: list[int], p: float) -> Estimate:
+    def _with_missing(
+        self, estimate: Estimate, values: list[float], upto: list[int], p: float, effective: float
+    ) -> Estimate:
         """The quantile if all missing scores were as small, or as large, as possible; None if a score is outside."""
         least, most = self._bounds
         if (least is not None and values[0] < least) or (most is not None and values[-1] > most):
@@ -147,7 +149,12 @@ class Quantiles(_Distribution):
         rank, missing = _rank(p, estimate.of), estimate.of - estimate.n
         lowest = _ranked(values, upto, rank - missing) if rank > missing else least
         highest = _ranked(values, upto, rank) if rank <= estimate.n else most
-        return msgspec.structs.replace(estimate, lowest=lowest, highest=highest)
+        # The ranks of the limits among all scores, with the missing ones below, or above, those that are there.
+        below, above = scaled_ranks(p, estimate.of, effective * estimate.of / estimate.n, self.confidence)
+        low = None if below is None else _ranked(values, upto, below - missing) if below > missing else least
+        high = None if above is None else _ranked(values, upto, above) if above <= estimate.n else most
+        metadata = {**estimate.metadata, WITH_MISSING: [low, high]}
+        return msgspec.structs.replace(estimate, lowest=lowest, highest=highest, metadata=metadata)
 
 
 def _at(values: list[float], upto: list[int], p: float) -> float:

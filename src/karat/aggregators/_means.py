@@ -410,13 +410,15 @@ class StepEfficiency(Aggregator[_StepsState]):
                 f"no result has its number of steps: it needs {self.steps!r} in the result's metadata and"
                 f" {self.optimal!r} there or in the example's"
             )
+        # What is missing could have passed.
+        missing, state.passed.missing = state.every.missing, state.every.missing + state.unknown
         state.every.missing += state.unknown
         try:
             out = Aggregate([state.every.estimate(self.confidence, self.cluster)])
             out.add(state.passed.estimate(self.confidence, self.cluster), "passed")
             return out
         finally:
-            state.every.missing -= state.unknown
+            state.every.missing, state.passed.missing = missing, 0
 
 
 def count_of(value: object) -> float | None:

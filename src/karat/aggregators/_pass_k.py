@@ -7,6 +7,7 @@ Each is the expectation over k attempts drawn from the n that were made, exactly
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import comb
@@ -156,7 +157,9 @@ class OverAttempts(Aggregator[_State], ABC):
 
     def _problems(self, group: Group) -> dict[str, Problem]:
         problems: dict[str, Problem] = {}
+        made: Counter[str] = Counter()
         for result in group.results:
+            made[result.unit] += 1
             if not_applicable(result):
                 continue
             problem = problems.setdefault(result.unit, Problem())
@@ -167,9 +170,15 @@ class OverAttempts(Aggregator[_State], ABC):
                 continue
             problem.passed.append(score >= self.threshold)
             problem.answers.append(answer_of(outcome.value))
-        if group.pending:
-            first = next(iter(problems), "")
-            problems.setdefault(first, Problem()).missing += group.pending
+        pending = group.pending
+        for unit in [*problems, *(unit for unit in made if unit not in problems)] if pending else ():
+            lacking = min(pending, group.attempts - made[unit])
+            if lacking > 0:
+                problems.setdefault(unit, Problem()).missing += lacking
+                pending -= lacking
+        for number in range(0, pending, group.attempts):  # units of which nothing is there yet
+            unknown = problems.setdefault(f"pending {number}", Problem())
+            unknown.missing += min(group.attempts, pending - number)
         return problems
 
     def merge(self, a: _State, b: _State) -> _State:

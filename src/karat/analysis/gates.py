@@ -18,7 +18,7 @@ from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.evaluators._base import score_range, threshold_problem
 from karat.formatting import Block, Heading, Table, interval, number
 from karat.layout import Styled
-from karat.records import Estimate, EvaluatorSpec
+from karat.records import WITH_MISSING, Estimate, EvaluatorSpec
 from karat.stats._distributions import critical
 from karat.store.handles import Aggregation
 from karat.store.run_labels import run_labels
@@ -258,6 +258,10 @@ def negated(estimate: Estimate) -> Estimate:
         high=negative(estimate.low),
         lowest=negative(estimate.highest),
         highest=negative(estimate.lowest),
+        metadata={
+            name: [negative(each) for each in reversed(value)] if name == WITH_MISSING else value
+            for name, value in estimate.metadata.items()
+        },
     )
 
 
@@ -281,10 +285,14 @@ def limits_with_missing(estimate: Estimate) -> tuple[float | None, float | None]
     """The interval of a value over all items, allowing for the missing ones; None where there is no limit.
 
     The bounds say where the value would be if the missing items were as bad, or as good, as can be. The items that are
-    there leave their doubt beside it, by their share of all: for means, shares and differences this is exact.
+    there leave their doubt beside it, by their share of all: for means, shares and differences this is exact. Quantiles
+    state their own limits.
     """
     value, low, high = estimate.value, estimate.low, estimate.high
     if value is None or estimate.of <= estimate.n:
+        return low, high
+    if WITH_MISSING in estimate.metadata:
+        low, high = estimate.metadata[WITH_MISSING]
         return low, high
     share, lowest, highest = estimate.n / estimate.of, estimate.lowest, estimate.highest
     return (

@@ -19,7 +19,7 @@ from karat.execution.expected import Together
 from karat.keys import content_hash
 from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example
 from karat.store import Store
-from karat.store.backend import NOT_APPLICABLE, SKIPPED, RecordDecoder
+from karat.store.backend import FAILED, NOT_APPLICABLE, SKIPPED, RecordDecoder
 from karat.store.columns import ItemColumns, distinct, example_columns, load_columns
 from karat.store.handles import Evaluation, Run, StoredDataset
 
@@ -100,6 +100,8 @@ def _read(run: Run, source: Source) -> Scores:
     skipped = columns.statuses == SKIPPED
     failed = skipped & (columns.kind_codes == columns.kind_code(OUTPUT_FAILED))
     positions, codes, scores = columns.positions, columns.codes, columns.scores
+    if failed.any():
+        failed &= _still_failed(run, positions, codes, names)
     excluded = positions[out], codes[out]
     if out.any():
         kept = np.logical_not(out)
@@ -107,6 +109,24 @@ def _read(run: Run, source: Source) -> Scores:
     table = Scores(run, source, names, ScoreArrays(positions, codes, scores, failed, excluded))
     _add_pending(table)
     return table
+
+
+def _still_failed(
+    run: Run, positions: NDArray[np.int32], codes: NDArray[np.int32], names: list[tuple[int, str]]
+) -> NDArray[np.bool_]:
+    """Which items have a failed output now: one that was computed since has no judgment yet, and is missing."""
+    import numpy as np
+
+    outputs = load_columns(run, (), statuses=[FAILED])
+    places = {name: place for place, name in enumerate(names)}
+    known = [places.get((item.attempt, item.unit), -1) for item in outputs.items]
+    there = np.array(known or [-1], np.int64)[outputs.codes] if len(outputs) else np.empty(0, np.int64)
+    kept = there >= 0
+    many = max(1, len(names))
+    found: NDArray[np.bool_] = np.isin(
+        _keys(positions, codes, many), _keys(outputs.positions[kept], there[kept], many)
+    )
+    return found
 
 
 def _add_pending(table: Scores) -> None:

@@ -20,6 +20,7 @@ from karat.evaluators._base import (
 )
 from karat.records import Example, Output, Result
 from karat.registry import load_object
+from karat.stats._paired import score_difference
 
 
 @register_evaluator("by_metric")
@@ -51,8 +52,9 @@ class ByMetric(Evaluator):
 
     def _verdict(self, *judged: Any) -> Result:
         a, b = (_score(as_result(each, self.metric.key)) for each in judged)
-        better = a > b if getattr(self.metric, "higher_is_better", True) else a < b
-        score = 0.5 if abs(a - b) <= self.margin else float(better)
+        ahead = score_difference(b, a)
+        better = ahead > 0 if getattr(self.metric, "higher_is_better", True) else ahead < 0
+        score = 0.5 if abs(ahead) <= self.margin else float(better)
         word = {1.0: "win", 0.5: "tie", 0.0: "loss"}[score]
         return Result(self.key, score, word, f"{self.metric.key}: {a:g} and {b:g}", {"first": a, "second": b})
 
@@ -162,10 +164,8 @@ def joint_result(given: object, key: str, runs: Sequence[str], higher_is_better:
     value = given if result is None else result.value
     scores = _scores(value, key, runs)
     if scores is not None:
-        best_first = sorted(set(scores), reverse=higher_is_better)
-        ranks = [
-            1 + sum(scores.count(better) for better in best_first[: best_first.index(s)]) for s in scores
-        ]
+        sign = 1.0 if higher_is_better else -1.0
+        ranks = [1 + sum(sign * score_difference(score, other) > 0.0 for other in scores) for score in scores]
         value = {"ranks": ranks, "scores": scores}
     else:
         order = _order(value, key, runs)

@@ -214,6 +214,8 @@ class _AggregationStage:
         self.specs: dict[str, EvaluatorSpec] = {}
         self.runs_of: dict[str, dict[str, None]] = {}
         self.cancelled = False
+        self._ordered: set[str] = set()
+        """Keys of evaluators that give an order: what is aggregated is the share of runs that a run beats."""
         self._statuses: Counter[int] = Counter()
         self._rows: Counter[str] = Counter()
         for evaluation in evaluations:
@@ -298,6 +300,7 @@ class _AggregationStage:
             # The items of a run at each position, judged one by one; of comparisons see `_unjudged`.
             own = items.get(key[1]) if key[1] is not None else None
             counts = [0] * (stop - start) if own is None else own.between(start, stop)
+            attempts = 1 if own is None else own.attempts
             groups: list[Group] = []
             for position, example in examples:
                 here = found.get(position) or []
@@ -305,7 +308,7 @@ class _AggregationStage:
                     here = [*here, *_not_judged(expected, position, example.id, here)]
                 pending = counts[position - start] - len(here)
                 if here or pending > 0:
-                    groups.append(Group(example.id, example.metadata, here, pending if pending > 0 else 0))
+                    groups.append(Group(example.id, example.metadata, here, max(0, pending), attempts))
             for target in targets:
                 target.add(groups)
 
@@ -333,6 +336,8 @@ class _AggregationStage:
                     seen.add(identity)
                     self._statuses[row.status] += 1
                 if joint and result.key in joint:
+                    if result.key not in self._ordered and _is_order(result):
+                        self._ordered.add(result.key)
                     for run in result.runs:
                         if (found := out.get((result.key, run))) is not None:
                             found.setdefault(row.position, []).append(_of_run(result, run))
@@ -383,6 +388,9 @@ class _AggregationStage:
                     )
                     continue
                 for each in aggregate.estimates:
+                    if target.evaluator in self._ordered and "better" not in each.metadata:
+                        better = {**each.metadata, "better": "higher"}
+                        each = msgspec.structs.replace(each, metadata=better)
                     key = each.aggregator or target.key
                     estimates.append(each.about(evaluator=target.evaluator, aggregator=key, run=target.run))
                 tables += [
@@ -404,6 +412,14 @@ def _default_aggregators(evaluations: list[Evaluation], confidence: float) -> li
     if "pair" in kinds:
         parts.append(resolve_aggregator("win_rate", confidence))
     return parts
+
+
+def _is_order(result: ItemResult) -> bool:
+    """Whether a joint result is an order of the runs, without a score for each."""
+    outcome = result.outcome
+    return (
+        isinstance(outcome, Ok) and run_scores(outcome.value) is None and run_ranks(outcome.value) is not None
+    )
 
 
 def _of_run(result: ItemResult, run: str) -> ItemResult:

@@ -380,6 +380,14 @@ def score_differences(first: NDArray[np.float64], second: NDArray[np.float64]) -
     return found
 
 
+def score_difference(first: float, second: float) -> float:
+    """`score_differences` of two numbers, without an array."""
+    size = max(abs(first), abs(second))
+    digits = _KEPT_DIGITS - (math.ceil(math.log10(size)) if size else 0)
+    scale = 10.0 ** min(max(digits, 0), 22)
+    return round((second - first) * scale) / scale + 0.0
+
+
 def _scores(values: Scores, what: str) -> NDArray[np.float64]:
     """Scores as an array, NaN where one is missing; a score that is NaN or infinite is refused."""
     import numpy as np

@@ -318,6 +318,26 @@ def macro_f1(rng: Rng) -> Design:
     return Design(f"n {n}, {k} classes, F1 {truth:.2f}, rarest {shares.min() * n:.0f} items", trial)
 
 
+def rare_classes(rng: Rng) -> Design:
+    """Macro F1 of one large class beside rare ones, with 3 expected items or more, that are mostly taken for it."""
+    k, n = int(rng.integers(4, 11)), int(rng.choice([100, 150, 200, 400, 1000]))
+    items, error = rng.uniform(3.0, 5.0), rng.uniform(0.1, 0.7)
+    shares = np.full(k, items / n)
+    shares[0] = 1 - shares[1:].sum()
+    table = np.diag(shares * (1 - error))
+    table[1:, 0] = shares[1:] * error
+    spilled = rng.uniform(0.2, 2.0) * items * (k - 1) / n  # of the large class, taken for a rare one
+    table[0] = [shares[0] - spilled, *np.full(k - 1, spilled / (k - 1))]
+    truth = float((2 * np.diag(table) / (table.sum(axis=0) + table.sum(axis=1))).mean())
+    labels = list(range(k))
+
+    def trial(r: Rng) -> list[tuple[Estimate, float]]:
+        counts = r.multinomial(n, table.ravel()).reshape(k, k)
+        return [(classification_metrics(labels, counts.tolist()).macro.f1, truth)]
+
+    return Design(f"n {n}, {k} classes, F1 {truth:.2f}, rarest {items:.1f} items, {error:.2f} wrong", trial)
+
+
 def clustered_classes(rng: Rng) -> Design:
     """Accuracy and macro F1 where the items of a document share how hard it is, and often their class."""
     clusters, k = int(rng.choice([15, 25, 40, 80])), int(rng.integers(2, 6))
@@ -737,6 +757,7 @@ FAMILIES: dict[str, tuple[Callable[[Rng], Design], float]] = {
     "prediction-powered means in clusters": (judged_clusters, 0.3),
     "several raters": (many_raters, 0.2),
     "stored comparisons, groups and ranks": (stored_comparisons, 0.1),
+    "macro F1 with rare classes": (rare_classes, 1.0),
 }
 """How a family's designs are drawn, and the share of the repeats each gets."""
 

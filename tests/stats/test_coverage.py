@@ -57,6 +57,7 @@ FAMILIES = {
     "clusters that fail as a whole": (8, 150),
     "pass@k and pass^k": (6, 100),
     "macro F1": (6, 150),
+    "macro F1 with rare classes": (6, 150),
     "kappa and alpha": (3, 120),
     "quantiles": (6, 300),
     "prediction-powered means": (5, 60),

@@ -185,7 +185,7 @@ def system_spec(given: object, params: Mapping[str, Any] | None = None, seed: in
         if not isinstance(system, MemorySystem):
             raise RequestError(
                 f"{given!r} makes a {type(system).__name__}, which is not a karat.memory.MemorySystem: derive the class"
-                " from it (docs/memory.md, 'Your own memory system')"
+                " from it (docs/memory-tutorial.md, 'Your own memory system')"
             )
         _check_methods(given, system)
         return system

@@ -57,9 +57,9 @@ _JOINERS = "\u200c\u200d"
 """`visible` leaves them only where they join letters or emoji."""
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 example`, `3 examples`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def plural(count: int, noun: str, several: str = "") -> str:
+    """`1 example`, `3 examples`; `several` is a plural without `s`, such as `replies`."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
 
 
 def counts_text(counts: Counts) -> str:

@@ -45,6 +45,7 @@ def test_a_dataset_knows_itself() -> None:
     assert dataset.id.startswith("ds-")
     assert len(dataset.id) == 3 + 24
     assert "qa" in repr(dataset)
+    assert "1 example," in repr(dataset)
     assert dataset.id in repr(dataset)
     with pytest.raises(dataclasses.FrozenInstanceError):
         dataset.name = "other"  # type: ignore[misc]  # that it cannot be set is what is tested

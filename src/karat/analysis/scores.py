@@ -16,6 +16,7 @@ from karat import paths
 from karat.aggregators._folding import FieldNames
 from karat.errors import RequestError, did_you_mean
 from karat.execution.expected import Together
+from karat.formatting import plural
 from karat.keys import content_hash
 from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example
 from karat.store import Store
@@ -683,12 +684,12 @@ def shared_examples(store: Store, datasets: Sequence[str]) -> tuple[Shared, str]
     for place, data in enumerate(handles):
         here = {example.id: content_hash([example.input, example.expected]) for example in data}
         common = here if place == 0 else {k: v for k, v in common.items() if here.get(k) == v}
-    names = " and ".join(f"{data.label} ({len(data):,} examples)" for data in handles)
+    names = " and ".join(f"{data.label} ({plural(len(data), 'example')})" for data in handles)
     if not common:
         raise RequestError(
-            f"the runs are of different datasets that share no example: {names}: run both over one"
+            f"the runs have different datasets that share no example, {names}: run both over one"
         )
-    note = f"the runs are of different datasets, {names}: compared over the {len(common):,} examples that are the same"
+    note = f"the runs have different datasets, {names}: compared over the {plural(len(common), 'identical example')}"
     return Shared(handles[0], common), note
 
 

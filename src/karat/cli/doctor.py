@@ -154,7 +154,8 @@ def _cache() -> dict[str, Any]:
     from karat.models import cache_stats
 
     stats = cache_stats()
-    return {"found": f"{stats['path']}: {stats['entries']:,} replies, {stats['bytes']:,} bytes"}
+    replies = plural(stats["entries"], "reply", "replies")
+    return {"found": f"{stats['path']}: {replies}, {plural(stats['bytes'], 'byte')}"}
 
 
 def _local_model() -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from karat.cli.parser import Parser, UsageError, positive
 from karat.cli.terminal import Terminal
-from karat.formatting import Block, Details, Heading, Paragraph, Table
+from karat.formatting import Block, Details, Heading, Paragraph, Table, plural
 
 ACTIONS = ("stats", "clear")
 DAY = 86_400
@@ -189,12 +189,13 @@ def _cache(given: argparse.Namespace, terminal: Terminal) -> int:
         return 0
     older = given.older_than * DAY if given.older_than is not None else None
     gone = cache_clear(given.model, older)
-    terminal.show({"cleared": gone}, f"cleared {gone:,} {'reply' if gone == 1 else 'replies'}")
+    terminal.show({"cleared": gone}, f"cleared {plural(gone, 'reply', 'replies')}")
     return 0
 
 
 def _cache_blocks(stats: dict[str, Any]) -> list[Block]:
-    head = f"{stats['path']}: {stats['entries']:,} replies, {stats['bytes']:,} bytes"
+    replies = plural(stats["entries"], "reply", "replies")
+    head = f"{stats['path']}: {replies}, {plural(stats['bytes'], 'byte')}"
     if stats["oldest"] is not None:
         head += f", the oldest from {time.strftime('%Y-%m-%d', time.localtime(stats['oldest']))}"
     rows = [[name, f"{count:,}"] for name, count in stats["models"].items()]

@@ -273,8 +273,10 @@ class Dataset:
             yield _decode_example(data)
 
     def __repr__(self) -> str:
-        skipped = f", {self.skipped_count} rows skipped" if self.skipped_count else ""
-        return f"<Dataset {self.name!r}, {self.count} examples{skipped}, {self.id}>"
+        from karat.formatting import plural
+
+        skipped = f", {plural(self.skipped_count, 'row')} skipped" if self.skipped_count else ""
+        return f"<Dataset {self.name!r}, {plural(self.count, 'example')}{skipped}, {self.id}>"
 
     def _repr_html_(self) -> str:
         from karat.formatting import Block, Paragraph, as_html, example_table, plural

@@ -32,6 +32,7 @@ from karat.formatting import (
     matrix_table,
     number,
     percent,
+    plural,
 )
 from karat.records import Estimate, Usage, group_text, interval_text
 from karat.serialization import prepared
@@ -110,7 +111,7 @@ def _runs(runs: list[RunSummary]) -> Table:
             run.label,
             run.id,
             run.task,
-            f"{run.dataset} ({run.examples:,} examples)",
+            f"{run.dataset} ({plural(run.examples, 'example')})",
             run.status,
             counts_text(run.counts),
             _settings(run.settings),

@@ -156,7 +156,7 @@ class StoredDataset(Tabular):
         }
 
     def __repr__(self) -> str:
-        return f"<dataset {self.label} {self.id}: {len(self):,} examples>"
+        return f"<dataset {self.label} {self.id}: {plural(len(self), 'example')}>"
 
     def _repr_html_(self) -> str:
         title = f"dataset {self.label}: {plural(len(self), 'example')}"

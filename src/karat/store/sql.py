@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from karat.errors import RequestError, StoreBusy, StoreError, TookTooLong
+from karat.formatting import plural
 from karat.store.backend import (
     OK,
     REUSED,
@@ -590,8 +591,8 @@ class SqlBackend:
             "SELECT count(*) FROM karat_links WHERE child NOT IN (SELECT id FROM karat_headers)"
             " OR parent NOT IN (SELECT id FROM karat_headers)"
         )[0][0]
-        found = {"rows": rows, "links": links}
-        return [f"{count:,} {what} belong to no header" for what, count in found.items() if count]
+        found = {"row": rows, "link": links}
+        return [f"{plural(count, what)} without a header" for what, count in found.items() if count]
 
     def damaged(self) -> list[str]:
         from karat.store.handles import Chunks

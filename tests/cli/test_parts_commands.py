@@ -64,7 +64,10 @@ def test_pull_of_an_unknown_model(karat, says):
 def test_doctor(karat, project, says):
     said = karat("doctor")
     assert said.code == 0
-    says(*[line for line in said.out.splitlines() if "karat.db" in line])
+    lines = [" ".join(line.split()) for line in said.out.splitlines()]  # widths depend on what is installed
+    says(*[line for line in lines if "karat.db" in line])
+    for extra in ("parquet", "dataframes", "agentevals", "mem0", "langmem", "graphiti"):
+        assert any(f" extra {extra} " in line for line in lines)
     karat("run", "experiment.yaml")
     document = karat("doctor", "--json").json
     assert document["ok"] is True

@@ -37,9 +37,14 @@ VARIABLES = (
 PURPOSES = {
     "postgres": "stores on a PostgreSQL server",
     "parquet": "reading and writing Parquet",
+    "dataframes": "rows as pandas and Polars data frames",
     "text": "bleu, chrf and rouge",
     "local": "the embedded model and embeddings",
-    "hf": "datasets from the hub",
+    "hf": "datasets from the Hugging Face hub",
+    "agentevals": "evaluators of the package agentevals",
+    "mem0": "the memory system mem0",
+    "langmem": "the memory system langmem",
+    "graphiti": "the memory system graphiti",
 }
 
 

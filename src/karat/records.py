@@ -346,7 +346,8 @@ class AggregatorFailure(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def label(self) -> str:
         """Evaluator and aggregator, for people."""
-        return f"{self.evaluator} {self.aggregator}".strip()
+        aggregator = "default" if self.aggregator == "headline" else self.aggregator
+        return f"{self.evaluator} {aggregator}".strip()
 
 
 def metric_text(part: Estimate | AggregateTable) -> str:
@@ -590,6 +591,11 @@ class AggregatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
     name: str
     params: dict[str, Any] = {}
+
+    @property
+    def label(self) -> str:
+        """The key, for people: `default` for what is computed where no aggregator is named, stored as `headline`."""
+        return "default" if self.name == "headline" else self.key
 
 
 class DatasetHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

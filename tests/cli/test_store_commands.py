@@ -24,6 +24,12 @@ def made(karat, project):
     }
 
 
+def test_what_is_computed_without_an_aggregator_is_listed_as_the_default(karat, made):
+    karat("evaluate", made["run"], "-e", "exact_match")
+    karat("aggregate", "latest")
+    assert " default " in karat("ls", "aggregations").out
+
+
 def test_evaluate_and_aggregate(karat, made):
     said = karat(
         "evaluate",

@@ -279,7 +279,7 @@ def _aggregations(handles: list[Any]) -> Table:
 
     rows = []
     for each in handles:
-        keys = ", ".join(spec.key for spec in each.header.aggregators)
+        keys = ", ".join(spec.label for spec in each.header.aggregators)
         found = each.header.metadata.get("conclusions") or headlines(each.header.estimates, {})
         labels = ", ".join(each.header.labels)
         rows.append([each.id, labels, keys, found[0] if found else "", _status(each), _age(each)])

@@ -274,8 +274,10 @@ def _stages(outcome: Outcome) -> Table:
         rows.append(["run", made.id, name, status_text(made.status), counts_text(made.counts)])
     for each in (outcome.evaluation, outcome.aggregation, outcome.comparison):
         if isinstance(each, (Evaluation, Aggregation)):
-            specs = each.header.evaluators if isinstance(each, Evaluation) else each.header.aggregators
-            names = ", ".join(spec.key for spec in specs)
+            if isinstance(each, Evaluation):
+                names = ", ".join(spec.key for spec in each.header.evaluators)
+            else:
+                names = ", ".join(spec.label for spec in each.header.aggregators)
             rows.append([each.kind, each.id, names, status_text(each.status), counts_text(each.counts)])
         elif each is not None:
             rows.append(["comparison", each.id, "", "", ""])

@@ -350,6 +350,8 @@ def test_a_judge_beside_an_exact_match(store, serve, folder, capsys):
     assert main([*command, "--evaluator", "llm_judge", "--with", "exact_match", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(flip["example"], flip["first"], flip["second"]) for flip in found["flips"]] == [("b", 1.0, 0.0)]
+    assert main([*command, "--evaluator", "llm_judge", "--with", "exact_match"]) == 0
+    assert capsys.readouterr().out.startswith("llm_judge compared with exact_match, 2 of 2 outputs\n")
     assert main(command) == 2
 
 

@@ -485,7 +485,7 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
     import msgspec
 
     from karat.analysis.judges import compare_evaluators, compare_judges
-    from karat.formatting import Block, Details, Paragraph, Table
+    from karat.formatting import Block, Details, Paragraph, Table, plural
     from karat.store import open_existing
 
     judges = _judges(given.judge)
@@ -504,7 +504,10 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
                 **_options(given, terminal),
             )
     first, second = found.judges if max(map(len, found.judges)) <= 30 else ("first", "second")
-    title = f"{found.evaluator}: {found.judges[0]} and {found.judges[1]} on {found.n} of {found.of} outputs"
+    what = "" if found.evaluator in found.judges else f"{found.evaluator}: "
+    title = (
+        f"{what}{found.judges[0]} compared with {found.judges[1]}, {found.n} of {plural(found.of, 'output')}"
+    )
     fields = [
         ("passes", [f"{found.passes[0]} and {found.passes[1]} of {found.n}"]),
         ("flips", [str(len(found.flips))]),

@@ -254,6 +254,14 @@ def test_the_list_of_skipped_rows_is_bounded(tmp_path: Path) -> None:
     assert (len(dataset.skipped), dataset.skipped_count, len(dataset)) == (1_000, 1_500, 1)
 
 
+def test_a_parquet_file_without_rows_is_refused(tmp_path: Path, refuses) -> None:
+    pyarrow.parquet.write_table(
+        pyarrow.table({"input": pyarrow.array([], pyarrow.string())}), tmp_path / "a.parquet"
+    )
+    with refuses(DataError):
+        Dataset.from_file(tmp_path / "a.parquet")
+
+
 def test_a_file_with_nothing_but_bad_rows_is_refused(tmp_path: Path, refuses) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text("bad\nworse\n")

@@ -579,9 +579,11 @@ class FileExamples:
         path = self._source.path
         if self.skipped_count:
             first = describe(str(path), self._source.unit, self.skipped[0])
-            raise DataError(f"{path}: all {self.skipped_count} rows are bad, the first one being {first}")
-        if self._source.format in ("csv", "tsv", "parquet"):
+            raise DataError(f"{path} has no valid rows ({self.skipped_count:,} invalid); the first: {first}")
+        if self._source.format in ("csv", "tsv"):
             raise DataError(f"{path} has a header and no rows")
+        if self._source.format == "parquet":
+            raise DataError(f"{path} has no rows")
         raise DataError(f"{path} is empty: it has no rows")
 
 

@@ -1,9 +1,9 @@
 """Run an experiment, or a task over a dataset, and store every output.
 
-X is one of: an experiment file, whose evaluators and aggregators run too; a graph task (tasks.eval.x.y, eval/x/y or a
-path); a function (file.py:function or package.module.function) with a dataset (--data). --recorded replaces X with
-outputs from a file. -e evaluates and reports the outputs of a function or a file. --fail-under is a gate on the
-estimates: it holds (exit code 0), fails (1) or is undecided (4).
+TARGET is one of: an experiment file, whose evaluators and aggregators run too; a graph task (tasks.eval.x.y,
+eval/x/y or a path); a function (file.py:function or package.module.function) with a dataset (--data). --recorded
+replaces TARGET with outputs from a file. -e evaluates and reports the outputs of a function or a file. --fail-under
+is a gate on the estimates: it holds (exit code 0), fails (1) or is undecided (4).
 
 The same command resumes an interrupted run, and returns a finished one from the store.
 
@@ -62,7 +62,7 @@ def add_arguments(parser: Parser) -> None:
     """What to run, over what, and how."""
     parser.add_argument(
         "target",
-        metavar="X",
+        metavar="TARGET",
         nargs="?",
         help="experiment.yaml, a graph task, file.py:function or a dotted path",
     )
@@ -453,7 +453,7 @@ class Target(NamedTuple):
 
 
 def recognise(text: str) -> Target:
-    """Classify X: a graph task, an experiment file or folder, `file.py:function` or a dotted path."""
+    """Classify TARGET: a graph task, an experiment file or folder, `file.py:function` or a dotted path."""
     from karat.datasets.readers.rows import FORMATS
     from karat.experiments.plan import refuse_missing
     from karat.graph._lookup import find_task, names_graph

@@ -1,4 +1,4 @@
-"""Exception types.
+"""Exception types, and the texts that error messages share: near names, articles, the place of an error.
 
 A message has the problem, the place and the fix, in one sentence. `exit_code` is the exit code of the command line.
 """

@@ -1,4 +1,4 @@
-"""Reading numbers from text: separators, units, exact decimals."""
+"""Evaluators of short answers: numbers, choices, sets and shared words."""
 
 from __future__ import annotations
 

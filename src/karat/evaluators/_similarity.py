@@ -1,4 +1,4 @@
-"""Where the vectors of `embedding_similarity` come from: a function, a model, or the local embedder."""
+"""Evaluators of similarity: embeddings, BLEU, chrF and ROUGE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layout of a drawn graph: boxes in layers, and arrows that do not cross boxes.
+"""Drawings of a graph as Mermaid and SVG; the SVG has boxes in layers, and arrows that do not cross boxes.
 
 An arrow across several layers gets a lane through each of them. A backward arrow runs through the gaps between the
 layers and up a margin on the right.

@@ -1,4 +1,4 @@
-"""What a fake provider does with a request: which answer, which failure."""
+"""FakeProvider: a server on loopback with scripted replies, failures and batches."""
 
 from __future__ import annotations
 

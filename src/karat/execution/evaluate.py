@@ -161,7 +161,7 @@ async def evaluate_async(
 
     - work: `timeout` in seconds for one item, `abort_on_error`, `engine`;
     - earlier evaluations of the same configuration: `new`, `retry_failed`, `wait`;
-    - model calls: `cache` (`use`, `refresh` or `off`), `budget` in dollars;
+    - model calls: `cache` (`use`, `refresh` or `off`), `budget` in dollars, `batch` (use the provider's batch API);
     - description: `labels`, `metadata`, `description`.
     """
     how = read_options(

@@ -75,7 +75,7 @@ async def run_async(
     - work: `timeout` in seconds for one example, `retries` after an exception, `abort_on_error`, `engine`;
     - earlier runs of the same configuration (the table in docs/keys.md): `new`, `retry_failed`,
       `accept_code_change`, `wait`;
-    - model calls: `cache` (`use`, `refresh` or `off`), `budget` in dollars;
+    - model calls: `cache` (`use`, `refresh` or `off`), `budget` in dollars, `batch` (use the provider's batch API);
     - description: `labels`, `metadata`, `description`.
     """
     how = read_options(

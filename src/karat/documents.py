@@ -68,7 +68,7 @@ class Document:
         self._lines = lines
 
     def holding(self, value: object) -> Document:
-        """The same file and line numbers with another value."""
+        """A document with the same file and line numbers, and another value."""
         return Document(self.path, value, self._lines)
 
     def line(self, place: Place) -> int:

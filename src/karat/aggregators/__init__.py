@@ -1,4 +1,4 @@
-"""Aggregators: what folds results into estimates."""
+"""Aggregators: they fold results into estimates."""
 
 from __future__ import annotations
 

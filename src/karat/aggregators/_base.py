@@ -24,7 +24,7 @@ S = TypeVar("S")
 
 
 class Group(msgspec.Struct, frozen=True):
-    """All there is of one example for one aggregator: of one evaluator key and run (or of all its pairs)."""
+    """The results of one example for one aggregator: those of one evaluator key and run, or of all its pairs."""
 
     example: str
     metadata: dict[str, Any]
@@ -42,7 +42,7 @@ class Group(msgspec.Struct, frozen=True):
         return skipped + self.pending
 
     def scores(self) -> list[float]:
-        """The scores there are."""
+        """The available scores."""
         return [
             r.outcome.value.score
             for r in self.results
@@ -103,7 +103,7 @@ class Aggregator(Generic[S]):
         raise NotImplementedError
 
     def merge(self, a: S, b: S) -> S:
-        """Two states as one."""
+        """Merge two states."""
         raise NotImplementedError
 
     def finish(self, state: S) -> Aggregate:

@@ -132,7 +132,7 @@ class LabelState:
         self.unlabelled = 0
 
     def add_one(self, labels: Labelled | None) -> None:
-        """Adds a cluster of one result."""
+        """Add a cluster of one result."""
         if labels is None:
             self.unlabelled += 1
             return
@@ -152,7 +152,7 @@ class LabelState:
     def add(
         self, labels: Sequence[Labelled | None], metadata: Mapping[str, Any], cluster: str | None
     ) -> None:
-        """Adds the results of one example."""
+        """Add the results of one example."""
         known = [each for each in labels if each is not None]
         self.unlabelled += len(labels) - len(known)
         value = None
@@ -167,7 +167,7 @@ class LabelState:
             self.clustered.add((each, None) for each in known)
 
     def merge(self, other: LabelState) -> None:
-        """Adds what another counted."""
+        """Merge another state into this one."""
         for labels, times in other.singles.items():
             if labels in self.singles:
                 self.singles[labels] += times
@@ -380,7 +380,7 @@ def _scaled(estimate: Estimate, factor: float) -> Estimate:
 
 
 class _Classified(Aggregator[LabelState]):
-    """What they share: labels come from results, are counted as pairs, and become classes at the end."""
+    """The base of metrics of classes: labels come from results, are counted as pairs, and become classes at the end."""
 
     needs_labels: ClassVar[bool] = True
 

@@ -429,7 +429,7 @@ def probabilities(ranked: RankedRuns) -> list[list[float | None]]:
 
 
 def checked_method(method: str) -> Method:
-    """The method of a ranking by its name; a hyphen is as good as an underscore."""
+    """The method of a ranking by its name; hyphens and underscores are equivalent."""
     names: dict[str, Method] = {"bradley_terry": "bradley_terry", "elo": "elo"}
     written = str(method).replace("-", "_")
     if written not in names:

@@ -39,7 +39,7 @@ class FieldNames:
             self.known = set(sorted({*self.known, *map(str, metadata)})[:MOST_FIELDS])
 
     def merge(self, other: FieldNames) -> None:
-        """Adds what another saw."""
+        """Merge the fields that another state has seen into this one."""
         self.seen |= other.seen
         self.known = set(sorted(self.known | other.known)[:MOST_FIELDS])
 
@@ -115,7 +115,7 @@ class Values:
         part.add(values)
 
     def merge(self, other: Values) -> None:
-        """Adds the clusters of another; a cluster may be in both."""
+        """Merge the clusters of another state into this one; a cluster may be in both."""
         self.mean.merge(other.mean)
         self.missing += other.missing
         self.fields.merge(other.fields)

@@ -383,7 +383,7 @@ class StepEfficiency(Aggregator[_StepsState]):
         return self.add_steps(state, found, group.metadata)
 
     def add_steps(self, state: _StepsState, found: Iterable[Steps], metadata: dict[str, Any]) -> _StepsState:
-        """Adds the results of one example: steps taken, the fewest, and whether it passed."""
+        """Add the results of one example: the steps taken, the fewest possible, and whether it passed."""
         every: list[float] = []
         reached: list[float] = []
         for taken, fewest, passed in found:

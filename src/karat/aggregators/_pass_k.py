@@ -123,11 +123,11 @@ class OverAttempts(Aggregator[_State], ABC):
         """The probability for k of n attempts of which c passed."""
 
     def value(self, problem: Problem, k: int) -> float:
-        """The same for a problem, whose answers may matter."""
+        """The probability for one problem; a subclass may use its answers too."""
         return self.expected(len(problem.passed), sum(problem.passed), k)
 
     def bounds(self, problem: Problem, k: int) -> tuple[float, float]:
-        """The same had all missing attempts failed, and had all passed."""
+        """The bounds: the value if all missing attempts fail, and if all pass."""
         n, passed = len(problem.passed) + problem.missing, sum(problem.passed)
         return self.expected(n, passed, k), self.expected(n, passed + problem.missing, k)
 
@@ -138,7 +138,7 @@ class OverAttempts(Aggregator[_State], ABC):
         return self.add_problems(state, list(self._problems(group).values()), group.metadata)
 
     def add_problems(self, state: _State, problems: Sequence[Problem], metadata: Mapping[str, Any]) -> _State:
-        """Adds the problems of one example, which are one cluster."""
+        """Add the problems of one example, which are one cluster."""
         for k in self.k:
             values = []
             for problem in problems:

@@ -90,7 +90,7 @@ class Condition(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def number(self) -> float | None:
-        """The value as a number; None where it is none."""
+        """The value as a number; None where it is not a number."""
         return _number(self.value)
 
 

@@ -155,7 +155,7 @@ class Ranking(Analysis, msgspec.Struct, frozen=True):
         return {"kind": "ranking", **msgspec.to_builtins(self)}
 
     def blocks(self) -> list[Block]:
-        """Its sentences and tables."""
+        """The sentences and tables of the report."""
         return ranking_blocks(self)
 
     def __repr__(self) -> str:

@@ -659,7 +659,7 @@ class Shared:
 
     @property
     def every(self) -> bool:
-        """Whether there is one dataset, so that every example is."""
+        """Whether all runs share one dataset, and so all its examples."""
         return self._dataset is None
 
     def mask(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:

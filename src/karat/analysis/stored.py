@@ -34,7 +34,7 @@ class Analysis:
     __slots__ = ()
 
     def blocks(self) -> list[Block]:
-        """Its sentences and tables."""
+        """The sentences and tables of the report."""
         raise NotImplementedError
 
     def report(self) -> str:
@@ -42,7 +42,7 @@ class Analysis:
         return as_text(self.blocks())
 
     def markdown(self) -> str:
-        """The same as Markdown."""
+        """The report as Markdown."""
         return as_markdown(self.blocks())
 
     def __str__(self) -> str:
@@ -60,10 +60,10 @@ class _Analysis(Protocol):
         """What follows from it, in sentences."""
 
     def estimates(self) -> list[Estimate]:
-        """Its numbers, with what each is about."""
+        """The estimates, each with the evaluator, run and group that it is about."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON-able values."""
+        """The whole analysis as JSON-able values."""
 
 
 A = TypeVar("A", bound=_Analysis)

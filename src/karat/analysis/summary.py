@@ -63,7 +63,7 @@ class Metric(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
-        """What it is about, apart from the run."""
+        """The evaluator, aggregator and group of the metric, without the run."""
         each = self.estimate
         return each.evaluator, each.aggregator, each.name, tuple(sorted((each.group or {}).items()))
 

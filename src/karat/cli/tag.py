@@ -66,7 +66,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _refuse_others(store: Store, handle: Any, labels: Sequence[str]) -> None:
-    """Refuse a label that another thing of the same kind has: it would name neither of them."""
+    """Refuse a label that another item of the same kind has: it would be ambiguous."""
     for repository in (store.runs, store.evaluations, store.aggregations, store.datasets):
         for other in repository.list() if repository.kind == _kind(handle) else ():
             taken = [label for label in labels if label in other.labels and other.id != handle.id]

@@ -626,7 +626,7 @@ def numbered(hashed: str, occurrence: int) -> str:
 
 
 class Identities:
-    """Gives ids on the first pass, refuses one that is taken, and gathers the id of the dataset.
+    """Assigns ids on the first pass, refuses duplicate ids, and computes the id of the dataset.
 
     `look_back(id, count)` finds the place of the one of the first `count` examples that has this very id.
     """

@@ -44,7 +44,7 @@ class DataTransform(ABC):
 
 
 class RenameFieldsTransform(DataTransform):
-    """Gives fields other names: `mapping: {old: new}`. A field that is there already stays, unless `overwrite`."""
+    """Renames fields: `mapping: {old: new}`. An existing field stays, unless `overwrite` is set."""
 
     streams = True
     parameters = ("mapping", "overwrite")
@@ -347,7 +347,7 @@ def _is_file(path: str) -> bool:
 
 
 class CreateImageUrlTransform(_AddressTransform):
-    """Makes images into `data:` addresses: those of `fields`, else all that are found; `output_fields: {old: new}`."""
+    """Converts images to `data:` URLs: those of `fields`, else all that are found; `output_fields: {old: new}`."""
 
     kind = "image"
     suffixes = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff")
@@ -376,7 +376,7 @@ class CreateImageUrlTransform(_AddressTransform):
 
 
 class CreateAudioUrlTransform(_AddressTransform):
-    """Makes sounds into `data:` addresses: those of `fields`, else all that are found; `output_fields: {old: new}`."""
+    """Converts audio to `data:` URLs: those of `fields`, else all that are found; `output_fields: {old: new}`."""
 
     kind = "audio"
     suffixes = (".wav", ".mp3", ".ogg", ".flac", ".aac", ".m4a", ".aiff", ".aif")

@@ -101,7 +101,7 @@ class NumberReader:
         return next(self._found(text), None) is not None
 
     def _found(self, text: str) -> Iterator[Any]:
-        """The numbers in a text. Where there are units, one that bears another unit is none of them.
+        """The numbers in a text. Where units are given, a number with another unit is left out.
 
         What touches the number decides, or the word beside it where there is no other: in a sentence a word
         may be anything.

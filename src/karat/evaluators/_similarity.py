@@ -61,17 +61,17 @@ class Embedder:
         return [held[text] if text in held else found[text] for text in texts]
 
     async def embed_async(self, texts: list[str]) -> list[Sequence[float]]:
-        """The same, from a remote model."""
+        """Return the vectors of texts from a remote model."""
         model = model_of(self._model)
         return _counted(await model.embed(texts), texts) if texts else []
 
     def held(self) -> dict[str, Sequence[float]]:
-        """Return the vectors that are known in this thread."""
+        """Return the precomputed vectors of this thread."""
         return dict(getattr(self._held, "vectors", {}))
 
     @contextmanager
     def holding(self, vectors: dict[str, Sequence[float]]) -> Iterator[None]:
-        """Within it, in this thread, these vectors are known."""
+        """Provide precomputed vectors to this thread, within the block."""
         self._held.vectors = vectors
         try:
             yield

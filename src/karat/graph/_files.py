@@ -312,7 +312,7 @@ class _Report:
         return data, result
 
     def whole(self, data: list[Any]) -> list[Any]:
-        """Its report over a list."""
+        """Return the report on a list of records."""
         made = self._guarded(self.processor.make)
         if self.error is not None:
             return self._broken()

@@ -27,7 +27,7 @@ class LambdaFunction(ABC):
 
 
 class AsyncLambdaFunction(ABC):
-    """The same for functions that wait on something."""
+    """A lambda function that is awaited."""
 
     @staticmethod
     @abstractmethod

@@ -102,7 +102,7 @@ class Edges:
         return out
 
     async def targets_async(self, node: str, state: object) -> list[str]:
-        """The same, for conditions that wait on something."""
+        """The next nodes, for conditions that are coroutines."""
         out: list[str] = []
         for edge in self.after.get(node, ()):
             if edge.condition is None:
@@ -226,7 +226,7 @@ def _endless(name: str, edges: Edges) -> bool:
 
 
 def _check_clashes(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> None:
-    """Two nodes that run at the same time and set the same field: which one stays would be chance."""
+    """Refuse two nodes that run in parallel and set the same field: which value stays would be chance."""
     found: set[tuple[str, str, str]] = set()
     for start in edges.after:
         branches = [
@@ -363,7 +363,7 @@ class Plan:
     # One record -------------------------------------------------------------------------
 
     def run(self, state: SygraState, record: Record) -> None:
-        """Takes a record through the graph, in this thread."""
+        """Run a record through the graph, in this thread."""
         if self.chain is not None:
             for node in self.chain:
                 record.at = node.name

@@ -33,7 +33,7 @@ class GraphPostProcessor:
     """
 
     def __init__(self) -> None:
-        """Takes nothing; a processor takes what its `params` give it."""
+        """Take no parameters; a subclass takes those of its `params`."""
 
     def process(self, data: list[dict[str, Any]], metadata: dict[str, Any] | None = None) -> Any:
         """The report over all output records at once."""
@@ -46,7 +46,7 @@ class GraphPostProcessor:
         """Begins a report. `metadata` has `output_file`, `params` and the counts of the run's records."""
 
     def add(self, record: dict[str, Any]) -> None:
-        """Takes in one output record."""
+        """Add one output record."""
         raise TypeError(f"{type(self).__name__} has neither process nor add")
 
     def finish(self) -> Any:
@@ -92,7 +92,7 @@ class Processor:
         return self.part(**self.params)
 
     def process(self, made: Any, data: list[Any], metadata: dict[str, Any]) -> Any:
-        """Its report over a list."""
+        """Return the report on a list of records."""
         takes = positional(made.process, 2)
         return made.process(*(data, metadata)[:takes])
 

@@ -64,7 +64,7 @@ class GraphTask(Task):
         return data
 
     def check(self, examples: Iterable[Example]) -> None:
-        """Refuses data that lack what the graph asks for; no data lack nothing."""
+        """Refuse data without the fields that the graph needs; empty data pass."""
         looked_at = list(islice(examples, LOOKED_AT))
         if not looked_at:
             return

@@ -325,7 +325,7 @@ class Pending:
         )
 
     def failed(self, error: BaseException) -> None:
-        """Record in the trace why the call has no answer."""
+        """Record in the trace why the call has no reply."""
         if self.calls is None:
             return
         if isinstance(error, Stopped):

@@ -89,7 +89,7 @@ class SygraEntry:
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How hard a model may be pressed."""
+    """Rate and concurrency limits of a model."""
 
     concurrency: int = 256
     requests_per_minute: float | None = None

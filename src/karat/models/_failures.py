@@ -155,13 +155,13 @@ class IncompleteAnswer(ModelFailure):
 
 
 class EmptyAnswer(ModelFailure):
-    """The answer has neither text nor tool calls."""
+    """The reply has neither text nor tool calls."""
 
     charged = True
 
 
 class SchemaMismatch(ModelFailure):
-    """The answer does not fit the schema, and the repair asked for does not either; `raw` is its text."""
+    """Neither the reply nor its repair fits the schema; `raw` is the text of the last one."""
 
     charged = True
     problem = ""

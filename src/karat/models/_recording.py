@@ -237,7 +237,7 @@ def record_tool_call(
     error: str | BaseException | None = None,
     seconds: float = 0.0,
 ) -> None:
-    """Adds a tool call to the trace of the item being worked on; outside of one it does nothing."""
+    """Add a tool call to the trace of the current item; does nothing outside of a stage."""
     calls = _current.get()
     if calls is not None:
         with _counting:
@@ -245,7 +245,7 @@ def record_tool_call(
 
 
 def annotate(**metadata: Any) -> None:
-    """Adds metadata to the latest model call of the item being worked on; outside of one it does nothing."""
+    """Add metadata to the latest model call of the current item; does nothing outside of a stage."""
     calls = _current.get()
     for place in range(len(calls) - 1 if calls is not None else -1, -1, -1):
         assert calls is not None

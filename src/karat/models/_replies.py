@@ -37,7 +37,7 @@ _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, Over
 """What reading a body of another form raises; a number of thousands of digits is an OverflowError."""
 
 _NO_ANSWER = ("content_filter", "refusal", "error", "pause_turn", "model_context_window_exceeded")
-"""Finish reasons after which the text is not an answer."""
+"""Finish reasons after which the text is not a usable reply."""
 
 
 def read_reply(endpoint: Endpoint, body: bytes, seconds: float, sent: bytes = b"") -> ProviderReply:

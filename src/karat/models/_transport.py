@@ -570,8 +570,8 @@ class _Decompressor:
 
 
 def too_large(spec: str, limit: int) -> BrokenBody:
-    """The failure for a reply that is larger than a limit."""
-    failure = BrokenBody(f"{spec}: the reply is larger than {limit >> 20} MB")
+    """The failure for a response that is larger than a limit."""
+    failure = BrokenBody(f"{spec}: the response is larger than {limit >> 20} MB")
     failure.most = 0  # no retry: it would be as large
     return failure
 

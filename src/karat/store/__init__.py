@@ -40,7 +40,7 @@ class Store:
 
     @property
     def url(self) -> str:
-        """Its location, without secrets."""
+        """The URL of the store, without secrets."""
         return self.backend.url
 
     def command(self, *words: str) -> str:

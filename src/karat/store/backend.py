@@ -227,10 +227,10 @@ class Backend(Protocol):
         """
 
     def scan_fields(self, parent: int, start: int, stop: int) -> ScannedFields:
-        """The same rows by field, which is cheaper for many, in no certain order of the items of a position."""
+        """Yield the same rows by field, which is cheaper for many; the items of a position have no fixed order."""
 
     def marks(self, parent: int, start: int, stop: int) -> list[Mark]:
-        """The same without payloads, the tries of an item in their order."""
+        """Yield the rows without payloads, the tries of an item in their order."""
 
     def marks_matching(
         self, parent: int, start: int, stop: int, patterns: Sequence[TextPattern]

@@ -195,7 +195,7 @@ class _Handle(Tabular):
 
     @property
     def id(self) -> str:
-        """Its id in the store."""
+        """The id in the store."""
         return str(self.header.id)
 
     @property
@@ -205,7 +205,7 @@ class _Handle(Tabular):
 
     @property
     def counts(self) -> Counts:
-        """Its items: ok, failed, skipped, pending."""
+        """The number of items that are ok, failed, skipped and pending."""
         counts: Counts = self.header.counts
         return counts
 

@@ -161,7 +161,7 @@ class SqliteBackend(SqlBackend):
             raise
 
     def _open_to_read(self, path: Path) -> None:
-        """Open a file that may not be written, or lies in such a folder: everything in it can be read."""
+        """Open a store for reading, where the file or its folder may not be written."""
         self.read_only = True
         try:
             try:

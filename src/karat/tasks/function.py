@@ -100,7 +100,7 @@ PLAIN: dict[Any, type | tuple[type, ...]] = {
 
 
 class FunctionTask(Task):
-    """It gets the example's input and, if it asks by parameter name, `example`, `attempt`, `context`.
+    """A function as a task: it gets the example's input and, by parameter name, `example`, `attempt`, `context`.
 
     The input is decoded to the type its first parameter annotates. `parameters` are passed by keyword and
     are part of the configuration. A parameter `model` that is not given gets the name of the default model.

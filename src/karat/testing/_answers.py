@@ -1,4 +1,4 @@
-"""An answer as each wire format writes it, at once or as a stream of events."""
+"""A scripted reply as each wire format writes it, at once or as a stream of events."""
 
 from __future__ import annotations
 

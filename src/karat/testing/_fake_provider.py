@@ -30,7 +30,7 @@ Answer = Callable[[str, dict[str, Any]], tuple[int, Any]]
 
 
 class FakeBatches:
-    """Takes batches, and answers their requests when it was asked often enough whether they have ended."""
+    """Accepts batches, and replies to their requests after a number of polls."""
 
     def __init__(self, answer: Answer, polls: int) -> None:
         self._answer = answer
@@ -528,7 +528,7 @@ class FakeProvider:
 
     @classmethod
     def in_process(cls, **options: Any) -> ProviderProcess:
-        """The same in a process of its own (answers are echoes or one text), for benchmarks and kills."""
+        """A fake provider in its own process (replies are echoes or one text), for benchmarks and kill tests."""
         return ProviderProcess(options)
 
 
@@ -579,7 +579,7 @@ async def _streamed(request: web.BaseRequest, events: Iterable[str], pause: floa
 
 
 def _cut_short(request: web.BaseRequest, whole: bytes) -> web.StreamResponse:
-    """Promises the whole body and sends half of it."""
+    """Announce the whole body and send half of it."""
     assert request.transport is not None
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(whole)}\r\n\r\n"
     request.transport.write(head.encode() + whole[: len(whole) // 2])

@@ -1,4 +1,4 @@
-"""What every memory system has to do, as tests to inherit."""
+"""The requirements of every memory system, as tests to inherit."""
 
 from __future__ import annotations
 

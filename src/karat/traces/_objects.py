@@ -1,4 +1,4 @@
-"""Turns foreign objects into dicts and lists, one level at a time, without importing what made them."""
+"""Convert objects of other libraries to dicts and lists, one level at a time, without importing the libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts what was observed of an agent (model calls, tool executions) together into one trajectory.
+"""Combine the observations of an agent (model calls, tool executions) into one trajectory.
 
 Tracers see each event by itself: every model call repeats the history it was sent, and a tool is seen twice,
 when the model asks for it and when it is run. Here the history is read once and the two are joined.

@@ -28,7 +28,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
     @property
     def args(self) -> Any:
-        """The same as `arguments`."""
+        """An alias of `arguments`."""
         return self.arguments
 
     @property

@@ -94,7 +94,7 @@ class BaseAggregatorMetric:
         return state
 
     def merge(self, a: State, b: State) -> Any:
-        """Two states as one."""
+        """Merge two states."""
         return a + b
 
     def finish(self, state: State) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Tries:
         self.steps: dict[tuple[str, str], _Step] = {}
 
     def add(self, metadata: Mapping[str, Any], retry: int, correct: bool | None) -> None:
-        """Adds a try: whether it was right, None where that is not known."""
+        """Add a try: whether it was right, or None where that is unknown."""
         name = (str(metadata.get("mission_id")), str(metadata.get("step_id")))
         step = self.steps.setdefault(name, _Step())
         if correct is None:
@@ -90,7 +90,7 @@ class Tries:
             step.right = _first(step.right, retry)
 
     def merge(self, other: Tries) -> None:
-        """Adds the tries of another."""
+        """Merge the tries of another state into this one."""
         for name, theirs in other.steps.items():
             step = self.steps.setdefault(name, _Step())
             step.right = _first(step.right, theirs.right)

@@ -60,7 +60,7 @@ class _ReproducibleUuid:
 
 @contextmanager
 def reproducible(ids: Ids, *modules: ModuleType) -> Iterator[None]:
-    """Within it, in this thread and those it starts, the modules take new ids from `ids`."""
+    """Make the modules take new ids from `ids` within the block, in this thread and those it starts."""
     for module in modules:
         if not isinstance(vars(module)["uuid"], _ReproducibleUuid):
             vars(module)["uuid"] = _ReproducibleUuid()  # outside of the context, ids are random as before

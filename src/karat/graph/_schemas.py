@@ -89,7 +89,7 @@ def _accepting(schema: dict[str, Any] | None) -> OutputSchema | None:
     return None if schema is None else OutputSchema({**schema, "additionalProperties": False}, accepts=schema)
 
 
-UNFIT = "an answer that does not fit is asked for once more, and then the record fails"
+UNFIT = "a reply that does not fit the schema is requested once more, and then the record fails"
 
 
 def read_structured_output(section: Section, place: TaskPlace) -> Any:

@@ -667,7 +667,7 @@ class _Client:
             ) as response:  # fmt: skip
                 answer = await read_body(response, self.spec, LARGEST_RESULTS)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise ServerFailed(f"{self.spec}: no answer ({type(error).__name__})") from None
+            raise ServerFailed(f"{self.spec}: no response ({type(error).__name__})") from None
         answer = self._target.redactor.in_bytes(answer)
         if response.status >= 300:
             raise self._failure(response.status, answer, response.headers)
@@ -717,16 +717,16 @@ class _Client:
     def _id(self, answer: bytes) -> str:
         made = self._object(answer).get("id")
         if not isinstance(made, str) or not _ID.fullmatch(made):
-            raise BrokenBody(f"{self.spec}: the answer about a batch has no id")
+            raise BrokenBody(f"{self.spec}: the response about a batch has no id")
         return made
 
     def _object(self, answer: bytes) -> dict[str, Any]:
         try:
             raw = _decode(answer)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise BrokenBody(f"{self.spec}: the answer about a batch is not JSON") from None
+            raise BrokenBody(f"{self.spec}: the response about a batch is not JSON") from None
         if not isinstance(raw, dict):
-            raise BrokenBody(f"{self.spec}: the answer about a batch is not an object")
+            raise BrokenBody(f"{self.spec}: the response about a batch is not an object")
         return raw
 
     async def _listed(self, path: str, after: str, since: float) -> list[dict[str, Any]]:
@@ -865,7 +865,7 @@ class _OpenAI(_Client):
             return _encode(body)
         if status:
             return self._failure(status, _encode(body), sent=self.sent.get(row["custom_id"], b""))
-        reason = error.get("message") or error.get("code") or "no answer"
+        reason = error.get("message") or error.get("code") or "no reply"
         return ServerFailed(f"{self.spec}: in the batch: {one_line(str(reason), 300)}")
 
 

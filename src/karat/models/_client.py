@@ -545,7 +545,7 @@ def _read(endpoint: Endpoint, texts: list[str], body: bytes, seconds: float) -> 
     vectors = [row.embedding for row in rows]
     if [row.index for row in rows] != list(range(len(texts))) or len({len(each) for each in vectors}) != 1:
         raise BrokenBody(
-            f"{endpoint.spec}: {len(vectors)} vectors came for {len(texts)} texts, or of unequal length"
+            f"{endpoint.spec}: {len(vectors)} vectors for {len(texts)} texts, or vectors of unequal length"
         )
     if not all(vector and min(vector) >= -_LARGEST and max(vector) <= _LARGEST for vector in vectors):
         raise BrokenBody(f"{endpoint.spec}: a vector is empty or has a number that is too large")

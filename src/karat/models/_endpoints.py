@@ -383,7 +383,7 @@ def check_url(url: str, where: str) -> None:
     for path in ("/chat/completions", "/responses", "/messages"):
         if parts.path.rstrip("/").endswith(path):
             raise RequestError(
-                f"{without_secret(where)}: the address ends with {path}, which karat appends: leave it out"
+                f"{without_secret(where)}: the address ends with {path}, which karat appends: remove it"
             )
     if parts.username or parts.password:
         raise RequestError(

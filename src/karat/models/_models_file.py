@@ -18,7 +18,7 @@ def _is_variable(name: str) -> str:
     # A key put here by mistake is refused, and not repeated as the name of a variable that is not set.
     if not _VARIABLE.fullmatch(name):
         raise ValueError(
-            "is the name of an environment variable in capitals, such as MY_KEY, not a key itself"
+            "must be the name of an environment variable in capitals, such as MY_KEY, not the key itself"
         )
     return name
 
@@ -155,9 +155,7 @@ def _problem(name: str, error: Any) -> str:
     if error["type"] == "extra_forbidden":
         field = str(error["loc"][-1])
         if any(word in field.lower() for word in ("key", "token", "secret", "password")):
-            return (
-                f"{where}: secrets do not belong into this file: name an environment variable as api_key_env"
-            )
+            return f"{where}: secrets do not belong in this file: name an environment variable as api_key_env"
         return f"{where}: no such field; {did_you_mean(field, _fields_at(error['loc'][:-1]))}"
     return f"{where}: {error['msg'].removeprefix('Value error, ')}"
 

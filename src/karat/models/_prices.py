@@ -251,7 +251,7 @@ class Budget:
     def __init__(self, limit: float) -> None:
         number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
         if not (number and math.isfinite(limit) and limit > 0):
-            raise RequestError(f"a budget is a number of dollars above 0, not {limit!r}")
+            raise RequestError(f"a budget must be a number of dollars above 0, not {limit!r}")
         self.limit = float(limit)
         self.spent = 0.0
         """The cost of finished calls; a call whose answer was lost counts with its highest possible cost."""
@@ -343,8 +343,8 @@ def worst_cost(
     paid = _paid_tool(request)
     if paid:
         raise PriceUnknown(
-            f"a budget cannot bound what {paid} costs, which {spec} uses as often as it likes: leave out the tool, or"
-            " the budget"
+            f"a budget cannot bound the cost of {paid}, because {spec} decides how often to use it: leave out the tool,"
+            " or the budget"
         )
     own = [request.extra.get(name) for name in ("max_tokens", "max_completion_tokens")]
     most = max([n for n in (request.max_tokens, *own) if isinstance(n, int)], default=0) or price.max_output

@@ -36,7 +36,7 @@ Permission = Callable[[], Awaitable[None] | None]
 def cache_mode(given: str) -> CacheMode:
     """A way of using kept answers by its name."""
     if given not in (modes := get_args(CacheMode)):
-        raise RequestError(f"cache is {given!r}: it is one of {', '.join(map(repr, modes))}")
+        raise RequestError(f"cache is {given!r}: it must be one of {', '.join(map(repr, modes))}")
     return cast(CacheMode, given)
 
 
@@ -137,7 +137,7 @@ class recording(list[Call]):
     def begin(self, call: Call) -> int:
         """Reserve the place of a call that has begun, marked as unfinished until `finish` replaces it."""
         if self.ended and call.kind == "model":
-            raise TimeoutError(f"{call.name} is not asked any more: the time of this item is up")
+            raise TimeoutError(f"{call.name} was not called: this item timed out")
         with _counting:
             place = len(self)
             self.append(call)

@@ -52,7 +52,7 @@ def read_reply(endpoint: Endpoint, body: bytes, seconds: float, sent: bytes = b"
         invalid = _lone_surrogate(endpoint, body)
         if invalid is not None:
             raise invalid from None
-        raise BrokenBody(f"{endpoint.spec}: the answer is not JSON: {body[:80]!r}") from None
+        raise BrokenBody(f"{endpoint.spec}: the response is not JSON: {body[:80]!r}") from None
     except _UNREADABLE as error:
         raise _unreadable_reply(endpoint, raw, error, sent) from None
     for choice in answer.choices:
@@ -95,7 +95,7 @@ def read_stream(
     try:
         body_of_stream = form.assemble(events)
         if not done and not body_of_stream.get("error") and not form.is_complete(body_of_stream):
-            raise ValueError("it ended before the answer was complete")
+            raise ValueError("it ended before the reply was complete")
         whole = msgspec.json.encode(body_of_stream)
     except _UNREADABLE as error:
         raise BrokenBody(f"{endpoint.spec}: the stream is broken: {one_line(str(error), 200)}") from None
@@ -190,7 +190,7 @@ def _unreadable_reply(endpoint: Endpoint, raw: Any, error: Exception, sent: byte
         if re.fullmatch("[45][0-9][0-9]", status):
             return failure_of(endpoint, int(status), message, "" if status == code else code, {}, raw, sent)
         return BrokenBody(f"{endpoint.spec}: {message or code or 'an error without a reason'}")
-    return BrokenBody(f"{endpoint.spec}: the answer lacks what it should have: {_missing_part(raw, error)}")
+    return BrokenBody(f"{endpoint.spec}: malformed response: {_missing_part(raw, error)}")
 
 
 def _missing_part(raw: Any, error: Exception) -> str:
@@ -198,30 +198,30 @@ def _missing_part(raw: Any, error: Exception) -> str:
         kind = {list: "a list", str: "a text", type(None): "null"}.get(type(raw), "a number or a truth value")
         return f"it is {kind}, not an object"
     if isinstance(error, KeyError):
-        return f"there is no field {one_line(str(error), 60)}"
+        return f"it has no field {one_line(str(error), 60)}"
     if isinstance(error, ValueError):
         return one_line(str(error), 200)
-    return f"something among its fields ({one_line(', '.join(map(str, raw)), 150)}) is of another kind"
+    return f"a field has an unexpected type (fields: {one_line(', '.join(map(str, raw)), 150)})"
 
 
 def _failed_answer(spec: str, choice: Choice, answer: Answer, raw: Any) -> ModelFailure:
     which = f" (one of {len(answer.choices)})" if len(answer.choices) > 1 else ""
     failure: ModelFailure
     if choice.finish_reason == "content_filter":
-        failure = ContentFiltered(f"{spec}: the provider withheld the answer{which}", raw=choice.text or None)
+        failure = ContentFiltered(f"{spec}: the provider withheld the reply{which}", raw=choice.text or None)
     elif choice.finish_reason == "refusal":
         failure = Refused(f"{spec}: the model refused to answer{which}", raw=choice.text or None)
     elif choice.finish_reason == "model_context_window_exceeded":
-        failure = ContextTooLong(f"{spec}: the context window was full before the answer was complete{which}")
+        failure = ContextTooLong(f"{spec}: the context window was full before the reply was complete{which}")
         failure.charged = True
     elif choice.finish_reason == "pause_turn":
         failure = IncompleteAnswer(f"{spec}: the model paused its turn and did not finish it{which}")
         failure.paused = raw
     elif choice.finish_reason == "error":
-        failure = BrokenBody(f"{spec}: the provider broke the answer off{which}")
+        failure = BrokenBody(f"{spec}: the provider ended the reply early{which}")
     else:
         hint = ": max_tokens is too low for it" if choice.finish_reason == "length" else ""
-        failure = EmptyAnswer(f"{spec}: the answer is empty{which}{hint}")
+        failure = EmptyAnswer(f"{spec}: the reply is empty{which}{hint}")
     failure.tokens = answer.tokens
     return failure
 
@@ -276,7 +276,7 @@ def _checked(context: RequestContext, asked: ProviderReply) -> ProviderReply:
         except ValueError as error:
             problem = one_line(str(error), 300)
             failure = SchemaMismatch(
-                f"{context.endpoint.spec}: the answer does not fit the schema: {problem}", raw=choice.text
+                f"{context.endpoint.spec}: the reply does not fit the schema: {problem}", raw=choice.text
             )
             failure.problem, failure.tokens = problem, asked.tokens
             raise failure from None

@@ -162,9 +162,9 @@ def run_key_command(endpoint: Endpoint) -> str:
     elif "\n" in key:
         problem = "printed more than one line"
     elif not (key.isascii() and key.isprintable()):
-        problem = "printed characters that no key has"
+        problem = "printed characters that a key cannot have"
     if problem:
-        raise CredentialsRefused(f"{where} {problem}: it has to print the key and nothing else")
+        raise CredentialsRefused(f"{where} {problem}: it must print the key and nothing else")
     _printed[endpoint.key_command] = [*_printed.get(endpoint.key_command, [])[-7:], key]
     return key
 
@@ -206,7 +206,7 @@ def read_secret(variable: str) -> str | None:
     """A key by its name, if it can be sent in a header."""
     value = _value_of(variable)
     if value and not (value.isascii() and value.isprintable()):
-        raise CredentialsRefused(f"{variable} holds characters that no key has: set it again")
+        raise CredentialsRefused(f"{variable} holds characters that a key cannot have: set it again")
     return value or None
 
 

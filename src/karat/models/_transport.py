@@ -165,19 +165,19 @@ class Target:
             raise late from None
         except (aiohttp.ServerTimeoutError, TimeoutError):
             raise TimedOut(
-                f"{spec}: no answer within the time allowed (read {times.read:g} s, total {times.total:g} s)"
+                f"{spec}: no response within the timeout (read {times.read:g} s, total {times.total:g} s)"
             ) from None
         except aiohttp.ClientSSLError as error:
             raise CertificateRejected(f"{self._no_connection}: {_encryption_problem(error)}") from None
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
             raise ConnectionRefused(f"{self._no_connection}: {_reason(error)}") from None
         except aiohttp.ClientPayloadError:
-            raise BrokenBody(f"{spec}: the answer was cut short") from None
+            raise BrokenBody(f"{spec}: the response was cut short") from None
         except (aiohttp.ClientConnectionError, ConnectionError) as error:
             kind = one_line(self._shown(error), 200) or type(error).__name__
-            raise ConnectionDropped(f"{spec}: the connection ended before an answer came: {kind}") from None
+            raise ConnectionDropped(f"{spec}: the connection ended before a response came: {kind}") from None
         except aiohttp.ClientError as error:
-            raise BrokenBody(f"{spec}: not an HTTP answer: {one_line(self._shown(error), 200)}") from None
+            raise BrokenBody(f"{spec}: not an HTTP response: {one_line(self._shown(error), 200)}") from None
         if self.redactor:  # some servers return the key, and replies are stored
             answer = self.redactor.in_bytes(answer)
         if response.status >= 300:
@@ -527,7 +527,7 @@ class _Decompressor:
         for encoding in self.encodings:
             if encoding not in ("gzip", "x-gzip", "deflate"):
                 failure = BrokenBody(
-                    f"{spec}: the reply is compressed with {one_line(encoding, 40)!r}, not with gzip"
+                    f"{spec}: the response is compressed with {one_line(encoding, 40)!r}, not with gzip"
                 )
                 failure.most = 0  # no retry: it would be compressed in the same way
                 raise failure
@@ -547,7 +547,7 @@ class _Decompressor:
             try:
                 piece = reader.decompress(data, self._limit - size + 1)
             except zlib.error as error:
-                raise BrokenBody(f"{self._spec}: the reply cannot be decompressed: {error}") from None
+                raise BrokenBody(f"{self._spec}: the response cannot be decompressed: {error}") from None
             size += len(piece)
             if size > self._limit:
                 raise too_large(self._spec, self._limit)
@@ -566,7 +566,7 @@ class _Decompressor:
     def finish(self) -> None:
         """Raise if the last piece is missing."""
         if any(reader is not None and not reader.eof for reader in self._readers):
-            raise BrokenBody(f"{self._spec}: the reply was cut short")
+            raise BrokenBody(f"{self._spec}: the response was cut short")
 
 
 def too_large(spec: str, limit: int) -> BrokenBody:

@@ -16,8 +16,10 @@ def main() -> None:
     """Reads the options, serves until it is ended."""
     parser = argparse.ArgumentParser(prog="python -m karat.testing", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
-    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
-    parser.add_argument("--answer", default=None, help="what is always answered; else an echo")
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each response")
+    parser.add_argument(
+        "--answer", default=None, help="text of every reply (default: an echo of the request)"
+    )
     parser.add_argument(
         "--rates", type=json.loads, default=None, help='as JSON, such as {"429": 0.3, "drop": 0.05}'
     )

@@ -638,7 +638,9 @@ class AgentNode(ModelNode):
             replies = await asyncio.gather(*(self._call(call) for call in reply.tool_calls))
             for call, text in zip(reply.tool_calls, replies, strict=True):
                 messages.append({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text})
-        raise AgentOutOfSteps(f"no answer within {self.steps} steps: raise max_steps, or look at the trace")
+        raise AgentOutOfSteps(
+            f"no final reply within {self.steps} steps: raise max_steps, or look at the trace"
+        )
 
     def _instructed(self, asked: list[dict[str, Any]], state: SygraState, turn: int) -> list[dict[str, Any]]:
         """The messages with the agent's instructions first: its prompt's, or `_agent_prompt` of the state.

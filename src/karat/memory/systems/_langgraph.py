@@ -173,7 +173,7 @@ class LangGraphMemory(_StoreMemory):
             return super()._new_store()
         store = self._given if isinstance(self._given, BaseStore) else self._given()
         if not isinstance(store, BaseStore):
-            raise RequestError(f"langgraph: store gives {type(store).__name__}: a BaseStore is expected")
+            raise RequestError(f"langgraph: store gives {type(store).__name__}: it must give a BaseStore")
         self._namespace = ("karat", uuid.uuid4().hex)  # the store may outlive this sample
         return store
 
@@ -223,7 +223,7 @@ class LangMem(_StoreMemory):
         self.version = require("langmem", "langmem", "langmem", self.name)
         self.query_limit = check_whole(self.name, "query_limit", query_limit)
         if not isinstance(enable_deletes, bool):
-            raise RequestError(f"langmem: enable_deletes is {enable_deletes!r}: true or false is expected")
+            raise RequestError(f"langmem: enable_deletes is {enable_deletes!r}: it must be true or false")
         self.enable_deletes = enable_deletes
         self._model = required_model(self.name, model)
 

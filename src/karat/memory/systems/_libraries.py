@@ -83,7 +83,7 @@ def required_model(system: str, spec: object) -> Model:
     from karat import models
 
     if spec is not None and not isinstance(spec, (str, models.Model)):
-        raise RequestError(f"{system}: model is {spec!r}: the name of a model is expected")
+        raise RequestError(f"{system}: model is {spec!r}: it must be the name of a model")
     try:
         return models.get(spec)
     except RequestError as error:

@@ -55,7 +55,7 @@ class Mem0(LibraryMemory):
     ) -> None:
         super().__init__(embedder, batch_turns)
         if not isinstance(infer, bool):
-            raise RequestError(f"mem0: infer is {infer!r}: true or false is expected")
+            raise RequestError(f"mem0: infer is {infer!r}: it must be true or false")
         self.version = require("mem0ai", "mem0", "mem0", self.name)
         self.infer = infer
         self.threshold = check_share(self.name, "threshold", threshold)

@@ -83,7 +83,7 @@ def model_of(system: str, spec: object) -> Model | None:
     from karat import models
 
     if not isinstance(spec, (str, models.Model)):
-        raise RequestError(f"{system}: model is {spec!r}: the name of a model is expected")
+        raise RequestError(f"{system}: model is {spec!r}: it must be the name of a model")
     return models.get(spec)
 
 

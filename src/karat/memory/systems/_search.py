@@ -73,7 +73,7 @@ class VectorIndex:
     def __init__(self, embedder: Any = EMBEDDER) -> None:
         if not isinstance(embedder, str) and not callable(getattr(embedder, "embed_sync", None)):
             raise RequestError(
-                f"embedder is {embedder!r}: the name of a model or an object with embed_sync is expected"
+                f"embedder is {embedder!r}: it must be the name of a model, or an object with embed_sync"
             )
         self.embedder = embedder
         self._pending: list[str] = []

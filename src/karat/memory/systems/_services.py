@@ -70,7 +70,7 @@ class _ServiceMemory(MemorySystem):
     def __init__(self, name: str, version: str, timeout: float, max_reply_mb: int) -> None:
         for parameter, value in (("name", name), ("version", version)):
             if not isinstance(value, str) or not value:
-                raise RequestError(f"{type(self).name}: {parameter} is {value!r}: a text is expected")
+                raise RequestError(f"{type(self).name}: {parameter} is {value!r}: it must be a text")
         self.name, self.version = name, version
         self.timeout = check_share(name, "timeout", timeout, 0.001)
         self.max_reply = check_whole(name, "max_reply_mb", max_reply_mb) * MEGABYTE
@@ -156,7 +156,7 @@ class HttpMemory(_ServiceMemory):
         super().__init__(name, version, timeout, max_reply_mb)
         parts = urllib.parse.urlsplit(url) if isinstance(url, str) else None
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RequestError(f"{name}: url is {url!r}: http://HOST or https://HOST is expected")
+            raise RequestError(f"{name}: url is {url!r}: it must be http://HOST or https://HOST")
         if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
             raise RequestError(
                 f"{name}: the url has credentials or a query: use token_env for a bearer token"
@@ -271,7 +271,7 @@ class HttpMemory(_ServiceMemory):
         if time.monotonic() >= deadline:
             raise self._late(operation)
         if promised:
-            raise ServiceFailed(f"{self.name}: {operation}: the reply ends early")
+            raise ServiceFailed(f"{self.name}: {operation}: the response ends early")
         if reply.status != 200:
             shown = bytes(content[:300]).decode("utf-8", "replace")
             raise ServiceFailed(f"{self.name}: {operation}: HTTP {reply.status}: {shown!r}")
@@ -312,7 +312,7 @@ class CommandMemory(_ServiceMemory):
         super().__init__(name, version, timeout, max_reply_mb)
         words = shlex.split(command) if isinstance(command, str) else list(command)
         if not words or not all(isinstance(word, str) for word in words):
-            raise RequestError(f"{name}: command is {command!r}: a command line is expected")
+            raise RequestError(f"{name}: command is {command!r}: it must be a command line")
         self.command = words
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: queue.Queue[bytes] = queue.Queue(maxsize=4)
@@ -396,7 +396,9 @@ class CommandMemory(_ServiceMemory):
         if not line:
             self._kill()
             shown = bytes(self._errors[-300:]).decode("utf-8", "replace")
-            raise ServiceFailed(f"{self.name}: {operation}: the command ended; its last words: {shown!r}")
+            raise ServiceFailed(
+                f"{self.name}: {operation}: the command ended; the end of its stderr: {shown!r}"
+            )
         if len(line) > self.max_reply:
             self._kill()
             raise ServiceFailed(

@@ -167,14 +167,14 @@ def bundle(entries: Sequence[Entry], memory_id: str = BUNDLE) -> RetrievedMemory
 def check_whole(system: str, name: str, value: object, least: int = 1) -> int:
     """A whole number that a system is configured with."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise RequestError(f"{system}: {name} is {value!r}: a whole number of at least {least} is expected")
+        raise RequestError(f"{system}: {name} is {value!r}: it must be a whole number of at least {least}")
     return value
 
 
 def check_share(system: str, name: str, value: object, least: float = 0.0) -> float:
     """A number that a system is configured with."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < float("inf"):
-        raise RequestError(f"{system}: {name} is {value!r}: a number of at least {least:g} is expected")
+        raise RequestError(f"{system}: {name} is {value!r}: it must be a number of at least {least:g}")
     return float(value)
 
 

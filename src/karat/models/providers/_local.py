@@ -168,7 +168,9 @@ class Local(Provider):
         return context_tokens()
 
     def embeddings_url(self, base_url: str) -> str:
-        raise RequestError("a local GGUF answers and does not embed: use local/wordllama or openai/NAME")
+        raise RequestError(
+            "a local GGUF model generates text and does not embed: use local/wordllama or openai/NAME"
+        )
 
     def headers(self, key: str | None, endpoint: Endpoint) -> dict[str, str]:
         return super().headers(server_for(endpoint.model).key, endpoint)

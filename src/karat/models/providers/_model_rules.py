@@ -294,5 +294,5 @@ def prefill_refusal(endpoint: Endpoint, request: Request) -> str | None:
         return None
     return (
         f"{endpoint.spec} does not accept a conversation that ends with an assistant message:"
-        " let it end with the user's, and give a schema for the form of the answer"
+        " let it end with the user's, and give a schema for the form of the reply"
     )

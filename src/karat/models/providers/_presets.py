@@ -140,7 +140,7 @@ PRESETS = (
         base_url_env="GROQ_BASE_URL",
         key_env="GROQ_API_KEY",
         quirks=Quirks(max_tokens="max_completion_tokens", several=False),
-        source="https://console.groq.com/docs/openai (n has to be 1; logprobs are a 400)",
+        source="https://console.groq.com/docs/openai (n must be 1; logprobs are a 400)",
         checked="2026-11-18",
     ),
     Preset(

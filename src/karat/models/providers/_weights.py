@@ -105,7 +105,7 @@ def verify(path: Path, sha256: str, progress: Progress | None = None) -> None:
     found = fingerprint(path, progress)
     if found != sha256:
         raise RequestError(
-            f"{path} is not the model it should be (sha256 {found[:12]}…, not {sha256[:12]}…): remove it"
+            f"{path} has the sha256 {found[:12]}…, but {sha256[:12]}… is expected: remove the file"
         )
 
 

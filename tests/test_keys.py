@@ -397,7 +397,7 @@ def test_case_unfinished_and_nothing_changed_continues():
 def test_case_finished_is_returned_with_a_notice():
     decision = decide(WANTED, [FINISHED])
     assert (decision.action, decision.id) == ("return", "run-1")
-    assert "finished already" in decision.why
+    assert "already finished" in decision.why
 
 
 def test_case_finished_with_failures_names_the_remedy(says):

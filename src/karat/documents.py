@@ -44,7 +44,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return self.construct_yaml_int(node)
         except ValueError as error:
-            raise ConstructorError(None, None, "a number too long: quote it", node.start_mark) from error
+            raise ConstructorError(None, None, "the number is too long: quote it", node.start_mark) from error
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
@@ -131,7 +131,7 @@ def _message(error: yaml.MarkedYAMLError) -> str:
     elif problem == "mapping values are not allowed here":
         message = "unexpected colon: align the line with its neighbours, or quote the value"
     elif problem == "but found another document":
-        message = "a second document (---): write one document in a file"
+        message = "a second document (---): write one document per file"
     elif problem.startswith("found character"):
         message = f"{problem}: quote the value"
     else:

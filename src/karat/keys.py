@@ -504,8 +504,8 @@ class Decision(msgspec.Struct, frozen=True):
 def _returned(what: str, failed: int, total: int) -> str:
     """The notice for a finished run or evaluation that is returned, with the command for its failed items."""
     if not failed:
-        return f"{what} is finished already: --new for another"
-    return f"{what} is finished, {failed:,} of {total:,} failed: --retry-failed tries them again, --new makes another"
+        return f"{what} is already finished: use --new for another"
+    return f"{what} is finished, {failed:,} of {total:,} failed: use --retry-failed to retry them, or --new for another"
 
 
 def _recency(previous: Previous) -> tuple[int, float]:
@@ -531,8 +531,8 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
     if wanted.code is None or last.code is None:
         return msgspec.structs.replace(
             create,
-            why=f"{what} {last.id} is not continued: the source of what it calls cannot be known"
-            " (declare version= to allow it)",
+            why=f"{what} {last.id} cannot be continued, because the source of its code is unknown:"
+            " declare version= to allow it",
         )
     changed = wanted.code != last.code
     if last.finished and not (wanted.retry_failed and last.failed):
@@ -545,8 +545,8 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
         return Decision("return", last.id, last.replicate, _returned(about, last.failed, last.total))
     if changed and not wanted.accept_code_change:
         raise CodeChanged(
-            f"{what} {last.id} was made with other code than it would be continued with:"
-            " --accept-code-change to continue it (recorded with each output) or --new for another"
+            f"{what} {last.id} was started with different code: use --accept-code-change"
+            " to continue it (recorded with each output), or --new for another"
         )
     if last.finished or wanted.retry_failed:
         return Decision(

@@ -170,7 +170,7 @@ def test_a_histogram_counts_what_is_outside_too(make):
     )
     assert [row["count"] for row in table["bins"]] == [2, 2]
     assert (table["below"], table["above"], table["n"]) == (1, 1, 6)
-    with pytest.raises(RequestError, match="rising"):
+    with pytest.raises(RequestError, match="increasing"):
         make.folded("histogram", [], edges=[1, 0])
 
 

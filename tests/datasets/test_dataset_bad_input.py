@@ -92,7 +92,7 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     ("r.json", b'["\xc3', r"column 3: byte 0xc3 at offset 2 .*UTF-8"),
     ("a.csv", b"a,b\n1,2\n3\n", r"a\.csv line 3: .*1 columns, .*2"),
     ("b.csv", b'a,b\n"x\ny",2\n3,4,5\n', r"b\.csv line 4: .*3 columns, .*2"),
-    ("c.csv", b'a,b\n1,2\n3,"x\n4,5\n', r"line 3: .*never closed"),
+    ("c.csv", b'a,b\n1,2\n3,"x\n4,5\n', r"line 3: unclosed quote"),
     ("d.csv", b'a,b\n"x"y,2\n', r"line 2: .*closing quote"),
     ("e.csv", b"a,b\r1,2\r", r"line 1: .*carriage return"),
     ("f.csv", b"a,b,a\n1,2,3\n", r"line 1: .*'a'"),

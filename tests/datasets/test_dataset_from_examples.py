@@ -94,7 +94,7 @@ def test_encoded_gives_what_a_store_writes_from_a_position_on() -> None:
     ]
     assert [id for id, _ in dataset.encoded(1)] == ["b"]
     assert list(dataset.encoded(2)) == []
-    with pytest.raises(RequestError, match="counted from 0"):
+    with pytest.raises(RequestError, match="give 0 or more"):
         dataset.encoded(-1)
 
 

@@ -484,7 +484,7 @@ def test_a_finished_run_is_returned_with_a_notice(store):
     first = karat.run(counting_task(task), examples(5), store=store)
     again = karat.run(counting_task(task), examples(5), store=store)
     assert again.id == first.id
-    assert "finished already" in again.notice
+    assert "already finished" in again.notice
     assert len(task.calls) == 5
 
 

@@ -318,7 +318,9 @@ class Grouped(Aggregator[_State]):
         self.inner = self.wraps = aggregator
         self.by = [by] if isinstance(by, str) else list(by)
         if not self.by or not all(isinstance(field, str) and field for field in self.by):
-            raise ValueError(f"by is {by!r}: it names a field of the examples' metadata, or a list of fields")
+            raise ValueError(
+                f"by is {by!r}: it must be a field of the examples' metadata, or a list of fields"
+            )
         self.name = getattr(aggregator, "name", "") or type(aggregator).__name__  # type: ignore[misc]  # of this one
         self.over = getattr(aggregator, "over", frozenset({"single"}))  # type: ignore[misc]  # of this one
 

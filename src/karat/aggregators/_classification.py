@@ -55,9 +55,9 @@ class Reading:
     ) -> None:
         for name, value in (("golden_key", golden_key), ("predicted_key", predicted_key)):
             if value is not None and (not isinstance(value, str) or not value):
-                raise ValueError(f"{name} is {value!r}: it is the name of a field of the label, or left out")
+                raise ValueError(f"{name} must be the name of a field of the label, not {value!r}")
         if normalize not in (None, True, False):
-            raise ValueError(f"normalize is {normalize!r}: it is true or false, or left out")
+            raise ValueError(f"normalize must be true or false, not {normalize!r}")
         self.named = bool(golden_key or predicted_key)
         """Whether a label is a field of what was judged, which may then be wrong for more than its label."""
         self.golden_key = golden_key or predicted_key
@@ -145,7 +145,7 @@ class LabelState:
     def _new(self, labels: Labelled, times: int) -> None:
         if len(self.singles) >= MOST_PAIRS:
             raise ValueError(
-                f"more than {MOST_PAIRS:,} different pairs of labels: these are texts, not classes"
+                f"more than {MOST_PAIRS:,} different pairs of labels: this looks like free text; use accuracy"
             )
         self.singles[labels] = times
 
@@ -213,12 +213,12 @@ class LabelState:
         of = state.n + self.missing + self.unlabelled
         if not state.n and self.unlabelled:
             raise ValueError(
-                "these results have no labels: an evaluator gives them as golden and predicted in its metadata,"
+                "these results have no labels: the evaluator must put golden and predicted into its metadata,"
                 " as unit:exact_match does"
             )
         if len(state.labels()) > MOST_CLASSES:
             raise ValueError(
-                f"more than {MOST_CLASSES:,} different labels: these are texts, take accuracy instead"
+                f"more than {MOST_CLASSES:,} different labels: this looks like free text; use accuracy"
             )
         return metrics_of(state, of=of, confidence=confidence), of
 
@@ -253,8 +253,8 @@ def _cells(counts: Mapping[Labelled, int], parts: bool) -> dict[Labelled, tuple[
             column = Misused(row)
         elif row == column:
             raise ValueError(
-                f"a result is wrong though golden and predicted are both {row[:60]!r}: these labels are not what"
-                " was judged; name the judged fields with golden_key and predicted_key, or take accuracy"
+                f"golden and predicted are both {row[:60]!r}, but the result is incorrect: the labels are not the"
+                " judged values; set golden_key and predicted_key, or use accuracy"
             )
         cells[labels] = (row, column)
     return cells

@@ -213,7 +213,7 @@ def rank_tally(
         shown = twice
         bias = _bias_of_orders([rows[i].positions for i in twice], [clusters[i] for i in twice], confidence)
     elif not shown:
-        reason = {"reason": "no comparison was shown in an order"}
+        reason = {"reason": "the comparisons do not record which output was shown first"}
         bias = Estimate(None, method=bias.method, confidence=confidence, metadata={**reason, "shown": 0})
     elif len(shown) < len(rows):
         bias = fitted(shown).position_bias

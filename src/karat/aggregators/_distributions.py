@@ -198,7 +198,7 @@ class Histogram(_Distribution):
             edges = [low + (high - low) * i / bins for i in range(bins)] + [high]
         self.edges = [float(edge) for edge in edges]
         if len(self.edges) < 2 or any(b <= a for a, b in zip(self.edges, self.edges[1:], strict=False)):
-            raise ValueError(f"edges are {list(edges)!r}: give two or more rising numbers")
+            raise ValueError(f"edges are {list(edges)!r}: give two or more increasing numbers")
 
     def finish(self, state: _Spread) -> Aggregate:
         edges, counts = self.edges, [0] * (len(self.edges) - 1)

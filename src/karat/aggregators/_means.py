@@ -87,7 +87,7 @@ class _Scores(Aggregator[_State]):
         mean.add_one(0.0, state.zeros)
         mean.add_one(1.0, state.ones)
         if state.unscored and not mean.n:
-            raise ValueError("these results have labels and no scores: count them with count_by")
+            raise ValueError("these results have labels, but no scores: use count_by")
         return mean, mean.n + state.values.missing + state.unscored
 
 
@@ -300,7 +300,7 @@ class CountBy(Aggregator[_Counts]):
         if have is None:
             if len(state.values) >= MOST_VALUES:
                 raise ValueError(
-                    f"more than {MOST_VALUES} different values: these are not labels to be counted"
+                    f"more than {MOST_VALUES} different values: this looks like free text, not labels"
                 )
             have = state.values[value] = Values()
         return have
@@ -407,8 +407,8 @@ class StepEfficiency(Aggregator[_StepsState]):
     def finish(self, state: _StepsState) -> Aggregate:
         if state.unknown and not state.every.total(self.cluster).n:
             raise ValueError(
-                f"no result has its number of steps: it needs {self.steps!r} in the result's metadata and"
-                f" {self.optimal!r} there or in the example's"
+                f"no result has a number of steps: add {self.steps!r} to the result's metadata, and {self.optimal!r}"
+                " to it or to the example's"
             )
         # What is missing could have passed.
         missing, state.passed.missing = state.every.missing, state.every.missing + state.unknown

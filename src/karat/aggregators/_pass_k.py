@@ -112,7 +112,7 @@ class OverAttempts(Aggregator[_State], ABC):
         self.k: list[int] = [k] if isinstance(k, int) else list(k)
         if not self.k or not all(isinstance(each, int) and each >= 1 for each in self.k):
             raise ValueError(
-                f"k is {k!r}: it is 1 or more, the number of attempts, or a list of such numbers"
+                f"k is {k!r}: it must be a number of attempts, 1 or more, or a list of such numbers"
             )
         self.threshold = threshold
         self.cluster = cluster

@@ -638,7 +638,7 @@ def _not_applicable_note(counts: Mapping[str, Sequence[int]]) -> list[str]:
             parts.append(f"{key} {' / '.join(f'{count:,}' for count in found)}")
         elif any(found):
             parts.append(f"{key} {found[0]:,}")
-    return [f"not applicable, and not counted (items per run): {', '.join(parts)}"] if parts else []
+    return [f"not applicable, excluded (items per run): {', '.join(parts)}"] if parts else []
 
 
 def _items(count: int) -> str:

@@ -225,7 +225,7 @@ class Filter:
 def parse(text: str) -> Filter:
     """Parse a filter; an empty one holds for every row."""
     if len(text) > LONGEST:
-        raise FilterError(f"the filter has {len(text):,} characters: at most {LONGEST:,} are read")
+        raise FilterError(f"the filter has {len(text):,} characters: use at most {LONGEST:,}")
     return Filter(text, _Parser(text).parse())
 
 
@@ -271,7 +271,7 @@ class _Parser:
 
     def _either(self, depth: int) -> Expression:
         if depth > DEEPEST:
-            raise self._error(f"more than {DEEPEST} parentheses inside each other", self.at)
+            raise self._error(f"more than {DEEPEST} nested parentheses", self.at)
         parts = [self._both(depth)]
         while self._takes_word("or"):
             parts.append(self._both(depth))
@@ -323,7 +323,7 @@ class _Parser:
         value, quoted = self._value(operator)
         condition = Condition(token.text, "=" if operator.text == "==" else operator.text, value, quoted)
         if condition.op in ("<", "<=", ">", ">=") and condition.number is None:
-            raise self._error(f"{condition.op} compares numbers, and {value!r} is none", operator.end)
+            raise self._error(f"{condition.op} compares numbers: {value!r} is not a number", operator.end)
         chosen = value.lower() if condition.op == ":" else value
         if condition.field == "status" and condition.op in (":", "=", "!=") and chosen not in STATUSES:
             raise self._error(f"unknown status {value!r}: use {', '.join(STATUSES)}", operator.end)

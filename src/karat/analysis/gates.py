@@ -110,7 +110,7 @@ def refuse_harmless(limit: Limit, evaluator: EvaluatorSpec) -> None:
     fix = f"for {limit.margin:g} % write {limit.metric}:{limit.margin / 100:g}"
     raise RequestError(
         f"'{limit.metric}:{limit.margin:g}' is not a limit: {limit.metric} lies between {low:g} and {high:g}, so no"
-        f" run can be worse by so much; {fix if high - low == 1 and limit.margin < 100 else 'write a smaller margin'}"
+        f" run can be that much worse; {fix if high - low == 1 and limit.margin < 100 else 'write a smaller margin'}"
     )
 
 

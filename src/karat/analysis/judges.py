@@ -84,7 +84,7 @@ def judged_key(evaluation: Evaluation, key: str | None) -> EvaluatorSpec:
     judges = [spec for spec in specs if asks_judge(spec)] or specs
     if len(judges) != 1:
         raise RequestError(
-            f"{evaluation.id} has {len(judges)} evaluators that may be meant: give --evaluator"
+            f"{evaluation.id} has {len(judges)} judges: choose one with --evaluator"
             f" {' or '.join(spec.key for spec in judges) or 'KEY'}"
         )
     return judges[0]
@@ -306,10 +306,10 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise ValueError(f"{name} has to be text, not {type(value).__name__}")
+        raise ValueError(f"{name} must be text, not {type(value).__name__}")
     text = str(value).strip() if name != "note" else str(value)
     if name != "note" and (len(text) > LONGEST_NAME or not text.isprintable()):
-        raise ValueError(f"{name} has to be printable text of at most {LONGEST_NAME} characters")
+        raise ValueError(f"{name} must be printable text of at most {LONGEST_NAME} characters")
     return text
 
 
@@ -439,7 +439,7 @@ def _probability(value: Any) -> float | None:
     except ValueError:
         number = math.nan
     if not 0 < number <= 1:
-        raise ValueError(f"probability has to be a number above 0 and at most 1, not {str(value)[:40]!r}")
+        raise ValueError(f"probability must be a number above 0 and at most 1, not {str(value)[:40]!r}")
     return number
 
 
@@ -447,9 +447,9 @@ def _whole(value: Any, name: str) -> int:
     try:
         number = int(str(value))
     except ValueError:
-        raise ValueError(f"{name} has to be a whole number, not {str(value)[:40]!r}") from None
+        raise ValueError(f"{name} must be a whole number, not {str(value)[:40]!r}") from None
     if not 1 <= number < 1 << 31:
-        raise ValueError(f"{name} has to be 1 or more")
+        raise ValueError(f"{name} must be 1 or more")
     return number
 
 
@@ -734,8 +734,8 @@ def alignment(
                 out += _agreements(key, kind, chosen, records, worths.get(key, {}), confidence)
     if not out:
         raise RequestError(
-            f"none of the {len(labels)} labels is on a verdict of {evaluation.id}: its results are others, failed or"
-            " undecided"
+            f"none of the {len(labels)} labels is on a verdict of {evaluation.id}: its results are of other items,"
+            " failed, or are undecided"
         )
     out = _with_judges(evaluation, out)
     for key in dict.fromkeys(each.evaluator for each in out if each.judge and keep):

@@ -753,7 +753,7 @@ async def rank_async(
     how = read_options("rank", StageOptions, options, concurrency=concurrency, progress=progress)
     key: str | None = None
     if evaluator is not None and metric is not None:
-        raise RequestError("rank by an evaluator that compares, or by a metric: leave one of them out")
+        raise RequestError("rank either by an evaluator that compares or by a metric: remove one of them")
     if evaluator is None and not earlier:
         key = _comparing_key(the_store, things) if metric is None else None
         metric = None if metric is None else _scored_key(the_store, things, metric)
@@ -817,7 +817,7 @@ def plan_rank(
         raise RequestError("a ranking needs two runs or more: karat rank RUN RUN")
     judge = PreparedEvaluator(0, comparing(evaluator))
     if judge.kind != "pair":
-        raise RequestError(f"{judge.key!r} does not compare two outputs: it makes no comparisons to plan")
+        raise RequestError(f"{judge.key!r} does not compare two outputs, so it has no comparisons to plan")
     return plan_ranking(the_store, runs, judge.key, judge.spec.fingerprint, both_orders=judge.both_orders)
 
 

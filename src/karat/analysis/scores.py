@@ -401,7 +401,7 @@ def pair_scores(first: Scores, second: Scores, shared: Shared, *, passed: float 
         notes.append("the runs made different numbers of attempts, so means of examples are compared")
         return _means(first, second, found, passed, _joined(notes))
     if ((found.first < 0) | (found.second < 0)).any():
-        notes.append("units that only one run has count as missing in the other")
+        notes.append("a unit that only one run has counts as missing in the other")
     several = len(found.examples) > found.counts[2]
     units = (lambda pair: first.unit_of(int(found.first[pair]))) if first.has_units else None
     lacking = unlisted_pairs(first, second)

@@ -123,7 +123,7 @@ class _Gathering:
                 self._take_aggregation(handle)
             else:
                 raise RequestError(
-                    f"{handle.id} is a dataset: a report is of runs, evaluations and aggregations"
+                    f"{handle.id} is a dataset: name runs, evaluations or aggregations to report on"
                 )
         self._add_children(handles)
         labels = run_labels([run.header for run in self.runs.values()])

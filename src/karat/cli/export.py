@@ -52,7 +52,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             notice = latest_notice(handle)
             if isinstance(handle, Aggregation) and handle.header.evaluations:
                 rows = store.command("export", handle.header.evaluations[0])
-                notice += f"; its records are estimates, the rows: {rows}"
+                notice += f", which holds estimates; for the rows: {rows}"
             terminal.notice(notice)
         if to_stdout:
             try:

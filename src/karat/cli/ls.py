@@ -149,7 +149,7 @@ def _blocks(
                 command = store.command("ls", kind, "--limit", str(every))
                 note = f"{older[kind]:,} older: {command}"
                 blocks.append(Paragraph(Styled(note, "dim")))
-    return blocks or [Paragraph(f"{store.url} is empty: karat run makes the first run")]
+    return blocks or [Paragraph(f"{store.url} is empty: karat run creates the first run")]
 
 
 def age(seconds: float) -> str:

@@ -54,14 +54,14 @@ def add_arguments(parser: Parser) -> None:
         "--snapshots",
         choices=("all", "checkpoints"),
         default="all",
-        help="write the snapshot of every session, or only where it is judged or asked about (default: all)",
+        help="write the snapshot of every session, or only of those with judgments or questions (default: all)",
     )
     parser.option(
         "--max-judge-errors",
         type=_share,
         default=0.05,
         metavar="SHARE",
-        help="exit code 1 if more judgments fail (default: 0.05)",
+        help="exit with code 1 if a larger share of judgments fails (default: 0.05)",
     )
     parser.option(
         "--seed", type=whole(0), default=0, metavar="N", help="random seed of the system (default: 0)"

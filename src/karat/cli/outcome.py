@@ -194,7 +194,7 @@ def label_notices(handle: Run | Evaluation, labels: Sequence[str]) -> list[str]:
             command = handle.store.command("tag", handle.id, label, "--move")
             verb = "have" if more else "has"
             notices.append(
-                f"{taken[-1]}{more} {verb} the label {clean(label)!r} too, so that it names no single"
+                f"{taken[-1]}{more} also {verb} the label {clean(label)!r}, so it is ambiguous as the name of a"
                 f" {handle.kind}: {command}"
             )
     return notices

@@ -180,7 +180,7 @@ def _other_selection(outcome: Outcome, started: float) -> str:
     part += f", offset={other.offset}" if other.offset else ""
     kept = "; replies of models came from the cache" if header.usage else ""
     return (
-        f"{other.id} ({part}) is another selection of the same data, and so another run: its outputs were not reused"
+        f"{other.id} ({part}) selects other examples, so this is a new run; outputs of {other.id} were not reused"
         f"{kept}"
     )
 

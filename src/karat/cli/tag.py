@@ -1,6 +1,6 @@
 """Give a dataset, run, evaluation or aggregation labels, by which every command finds it.
 
-A label names one thing of a kind; --move takes it from another that has it.
+A label is unique among the items of a kind; --move takes it from the item that has it.
 
     karat tag run-1a2b baseline
     karat tag latest candidate --move
@@ -72,7 +72,7 @@ def _refuse_others(store: Store, handle: Any, labels: Sequence[str]) -> None:
             taken = [label for label in labels if label in other.labels and other.id != handle.id]
             if taken:
                 raise UsageError(
-                    f"{taken[0]!r} is a label of {other.id}, and a label names one thing:"
+                    f"{taken[0]!r} is a label of {other.id}, and a label must be unique among {repository.kind}s:"
                     " add --move to take it from there, or use another word"
                 )
 

@@ -37,10 +37,10 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--metric", metavar="KEY", help="compare or slice by this evaluator")
     parser.option("--example", metavar="ID", help="open this example beside the rows")
     parser.option(
-        "--attempt", type=whole(1), default=1, metavar="N", help="of the example, this attempt (default: 1)"
+        "--attempt", type=whole(1), default=1, metavar="N", help="attempt of the example to open (default: 1)"
     )
-    parser.option("--unit", metavar="NAME", help="of the example, this unit")
-    parser.option("--by", metavar="FIELD", help="slices by this metadata field")
+    parser.option("--unit", metavar="NAME", help="unit of the example to open")
+    parser.option("--by", metavar="FIELD", help="slice by this metadata field")
     parser.option(
         "--port", type=whole(0), default=0, metavar="PORT", help="port to listen on (default: a free one)"
     )
@@ -61,7 +61,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         raise UsageError(f"--port {given.port} is not a port: give a number up to 65535")
     path = store_file(given.store)
     if path is not None and not path.exists():
-        raise UsageError(f"there is no store {path}: karat run makes one, or name another with --store URL")
+        raise UsageError(f"there is no store {path}: karat run creates one, or name another with --store URL")
     page = "/"
     with open_store(given.store or None, read_only=True) as store:
         place = store.url
@@ -96,13 +96,13 @@ def _refuse_options(given: argparse.Namespace) -> None:
     """Refuse options that the page has no use for."""
     for option, value in (("--where", given.where), ("--sort", given.sort), ("--example", given.example)):
         if value is not None and (given.by or not given.ids):
-            raise UsageError(f"{option} is for rows: name one or two runs, and leave --by out")
+            raise UsageError(f"{option} applies to rows: name one or two runs, and remove --by")
     if given.example is None and (given.attempt > 1 or given.unit):
-        raise UsageError("--attempt and --unit are of one example: add --example ID")
+        raise UsageError("--attempt and --unit need --example ID")
     if given.by and not given.ids:
         raise UsageError("--by needs the runs to slice: karat view RUN… --by FIELD")
     if given.metric and not given.by and len(given.ids) != 2:
-        raise UsageError("--metric is for a comparison or for slices: name two runs, or add --by FIELD")
+        raise UsageError("--metric applies to a comparison or to slices: name two runs, or add --by FIELD")
 
 
 def _key(run: Run, given: argparse.Namespace) -> str:

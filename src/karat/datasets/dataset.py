@@ -291,7 +291,7 @@ class Dataset:
     def encoded(self, start: int = 0) -> Iterator[tuple[str, bytes]]:
         """The id and the JSON of each example, in order, from a position on."""
         if start < 0:
-            raise RequestError(f"start={start}: examples are counted from 0")
+            raise RequestError(f"start={start}: give 0 or more")
         return self.read(start)
 
     @classmethod
@@ -367,7 +367,7 @@ def checked_name(name: str) -> str:
         raise RequestError(f"name={name!r:.60}: a dataset needs a name")
     if _VERSIONED.fullmatch(name):
         raise RequestError(
-            f"name={name!r:.60}: names that end in @ and a number are versions: set another name=…"
+            f"name={name!r:.60}: a name that ends in @ and a number denotes a version: set another name=…"
         )
     try:
         name.encode()

@@ -166,11 +166,11 @@ def source_problems(source: JSON, load: Load) -> list[tuple[Place, str]]:
     if isinstance(source, Mapping):
         return _source_problems(source, load)
     if not isinstance(source, list) or not source:
-        return [((), "has to be a source, or a list of them")]
+        return [((), "must be a source, or a list of them")]
     found: list[tuple[Place, str]] = []
     for at, each in enumerate(source):
         if not isinstance(each, Mapping):
-            found.append(((at,), "has to be a mapping"))
+            found.append(((at,), "must be a mapping"))
             continue
         found += [((at, *place), sentence) for place, sentence in _source_problems(each, load)]
         found += [((at, *place), sentence) for place, sentence in _join_problems(each)]
@@ -185,7 +185,7 @@ def _list_problems(sources: Sequence[Mapping[str, Any]]) -> list[tuple[Place, st
     found: list[tuple[Place, str]] = []
     primary = kinds.count("primary")
     if primary != 1 and (primary or all(kind in SIDE_JOINS for kind in kinds)):
-        found.append(((), f"one source has to have join_type: primary, and {primary} have it"))
+        found.append(((), f"exactly one source must have join_type: primary; {primary} have it"))
     aliases = [each.get("alias") for each in sources]
     for at, alias in enumerate(aliases):
         if alias and alias in aliases[:at]:
@@ -222,7 +222,7 @@ def _source_problems(source: Mapping[str, Any], load: Load) -> list[tuple[Place,
     known = (*COMMON_KEYS, *KEYS[kind])
     for key in source:
         if key in ("token", "api_key"):
-            found.append(((key,), "a secret has no place in a file: set HF_TOKEN in the environment"))
+            found.append(((key,), "do not store a secret in this file: set HF_TOKEN in the environment"))
         elif key not in known:
             found.append(((key,), f"unknown key: {did_you_mean(str(key), known)}"))
     needed = KEYS[kind][0]
@@ -232,7 +232,7 @@ def _source_problems(source: Mapping[str, Any], load: Load) -> list[tuple[Place,
         found += _disk_problems(source)
     rows = source.get("examples")
     if kind == "examples" and not (isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)):
-        found.append((("examples",), "has to be a list of mappings"))
+        found.append((("examples",), "must be a list of mappings"))
     elif kind == "examples" and not rows:
         found.append((("examples",), "is an empty list: give it at least one record"))
     found += _kind_problems(source)
@@ -261,7 +261,7 @@ def _kind_problems(source: Mapping[str, Any]) -> list[tuple[Place, str]]:
     for key, (kind, words) in _KINDS.items():
         value = source.get(key)
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            found.append(((key,), f"has to be {words}"))
+            found.append(((key,), f"must be {words}"))
     return found
 
 
@@ -281,7 +281,7 @@ def _transformation_problems(source: Mapping[str, Any], load: Load) -> list[tupl
     found: list[tuple[Place, str]] = []
     entries = source.get("transformations") or []
     if not isinstance(entries, list):
-        return [(("transformations",), "has to be a list")]
+        return [(("transformations",), "must be a list")]
     for at, entry in enumerate(entries):
         place: Place = ("transformations", at)
         if not isinstance(entry, Mapping) or not isinstance(entry.get("transform"), str):
@@ -294,7 +294,7 @@ def _transformation_problems(source: Mapping[str, Any], load: Load) -> list[tupl
                 )
         params = entry.get("params") or {}
         if not isinstance(params, Mapping):
-            found.append(((*place, "params"), "has to be a mapping"))
+            found.append(((*place, "params"), "must be a mapping"))
             continue
         try:
             made = find_transform(entry["transform"], load)

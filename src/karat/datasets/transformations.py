@@ -111,7 +111,7 @@ class SkipRecords(DataTransform):
             count = params.get("count") or {}
             return _without_ends(data, int(count.get("from_start", 0)), int(count.get("from_end", 0)))
         if kind != "range":
-            raise RequestError(f"{self.name}: skip_type is {kind!r}: it is count or range")
+            raise RequestError(f"{self.name}: skip_type is {kind!r}: it must be count or range")
         ranges = _ranges(str(params.get("range", "")), self.name)
         if all(start >= 0 and (end is None or end >= 0) for start, end in ranges):
             return _outside(data, ranges)
@@ -134,7 +134,7 @@ class CombineRecords(DataTransform):
         combine, shift = int(params.get("combine", 1)), int(params.get("shift", 1))
         columns, skip = params.get("join_column") or {}, params.get("skip") or {}
         if combine < 1 or shift < 1:
-            raise RequestError(f"{self.name}: combine and shift are at least 1")
+            raise RequestError(f"{self.name}: combine and shift must be at least 1")
         rows = _without_ends(data, int(skip.get("from_beginning", 0)), int(skip.get("from_end", 0)))
         window: deque[Row] = deque()
         for row in rows:
@@ -188,7 +188,7 @@ def _flag(name: str, params: dict[str, Any], key: str) -> bool:
     given = params.get(key, False)
     found = _FLAGS.get(str(given).lower())
     if found is None:
-        raise RequestError(f"{name}: {key} is {given!r}: it is true or false")
+        raise RequestError(f"{name}: {key} is {given!r}: it must be true or false")
     return found
 
 
@@ -202,7 +202,7 @@ def _mapping(who: str, params: Mapping[str, Any]) -> dict[str, Any]:
 def _names(who: str, mapping: Mapping[str, Any]) -> dict[str, str]:
     for new in mapping.values():
         if not isinstance(new, str):
-            raise RequestError(f"{who}: a field's new name is a text, not {new!r:.60}")
+            raise RequestError(f"{who}: the new name of a field must be text, not {new!r:.60}")
     return dict(mapping)
 
 

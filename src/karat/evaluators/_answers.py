@@ -532,7 +532,7 @@ class ChoiceMatch(ReferenceEvaluator):
             if unknown:
                 raise CannotJudge(
                     f"{self.key}: {self._options_path!r} of the input has an option {clip(unknown[0], 20)},"
-                    f" which is none of the choices {', '.join(self._reader.labels[:10])}"
+                    f" which is not one of the choices {', '.join(self._reader.labels[:10])}"
                 )
             given = [texts.get(label, "") for label in self._reader.labels]
         if not isinstance(given, list) or not all(isinstance(option, str) for option in given):
@@ -576,7 +576,9 @@ class ChoiceMatch(ReferenceEvaluator):
             label = None if text is None else self._reader.read(text, options)[0]
         if label is None:
             known = ", ".join(self._reader.labels[:10])
-            raise CannotJudge(f"{self.key}: the reference {clip(reference)} is none of the choices {known}")
+            raise CannotJudge(
+                f"{self.key}: the reference {clip(reference)} is not one of the choices {known}"
+            )
         return label
 
 
@@ -655,7 +657,7 @@ class SetMatch(ReferenceEvaluator):
         exact = not missing and not extra
         measures = {"precision": precision, "recall": recall, "f1": score, "exact": float(exact)}
         comment = (
-            f"{shared} of the {sum(want.values())} items wanted are among the output's {sum(have.values())}"
+            f"{shared} of {sum(want.values())} expected items found; the output has {sum(have.values())}"
         )
         if missing:
             comment += f"; missing: {', '.join(missing[:5])}"
@@ -665,9 +667,7 @@ class SetMatch(ReferenceEvaluator):
         return Result(self.key, measures[self._measure], exact, comment, metadata)
 
     def _hint(self) -> str:
-        return (
-            "separator cuts a text into items" if self._separator is None else "it has to be text or a list"
-        )
+        return "separator cuts a text into items" if self._separator is None else "it must be text or a list"
 
     def _items(self, value: Any, what: str) -> list[Any] | None:
         value = plain(value, what)

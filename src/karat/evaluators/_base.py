@@ -42,7 +42,7 @@ class ParameterCheck:
             given = repr(value)
         except Exception:  # a foreign object's repr may raise anything
             given = f"{type(value).__name__} object"
-        return RequestError(f"{self.who}: {name} has to be {wanted}, not {given[:80]}")
+        return RequestError(f"{self.who}: {name} must be {wanted}, not {given[:80]}")
 
     def flag(self, name: str, value: object) -> bool:
         """True or false, and nothing that merely looks like it."""
@@ -366,7 +366,7 @@ def _declared(who: str, bounds: Any, higher_is_better: Any, pass_fail: Any) -> d
     for name, value in (("higher_is_better", higher_is_better), ("pass_fail", pass_fail)):
         if value is not None:
             if not isinstance(value, bool):
-                raise RequestError(f"evaluator {who!r}: {name} is true or false, not {value!r:.60}")
+                raise RequestError(f"evaluator {who!r}: {name} must be true or false, not {value!r:.60}")
             out[name] = value
     return out
 
@@ -391,7 +391,7 @@ def checked_bounds(bounds: JSON, who: str) -> Bounds | None:
             limits.append(None if math.isinf(value) else float(value))
     if len(limits) != 2 or len(bounds) != 2:
         raise RequestError(
-            f"{who}: bounds are [lowest, highest] as numbers, or null for no limit, not {bounds!r:.60}"
+            f"{who}: bounds must be [lowest, highest] as numbers, or null for no limit, not {bounds!r:.60}"
         )
     low, high = limits
     if low is not None and high is not None and low >= high:
@@ -546,15 +546,15 @@ def build_evaluator(
     `bounds`, `higher_is_better` and `pass_fail` override what the evaluator declares.
     """
     if not isinstance(name, str):
-        raise RequestError(f"an evaluator is requested by its name, not by {name!r}")
+        raise RequestError(f"give the name of an evaluator, not {name!r}")
     if params is not None and not (
         isinstance(params, Mapping) and all(isinstance(each, str) for each in params)
     ):
         raise RequestError(
-            f"evaluator {name!r}: params has to be an object of names and values, not {params!r}"
+            f"evaluator {name!r}: params must be an object of names and values, not {params!r}"
         )
     if key is not None and not isinstance(key, str):
-        raise RequestError(f"evaluator {name!r}: key has to be text, the name of its results, not {key!r}")
+        raise RequestError(f"evaluator {name!r}: key must be text, the name of its results, not {key!r}")
     declared = _declared(name, bounds, higher_is_better, pass_fail)
     part = evaluators.get(name)
     evaluator = _construct(part, name, dict(params or {}), key)

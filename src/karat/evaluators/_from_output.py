@@ -50,7 +50,7 @@ class FromOutput(Evaluator):
         self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         if outputs is None:
-            raise NotApplicable("the task left the record out")
+            raise NotApplicable("the task omitted the record")
         if not isinstance(outputs, dict):
             raise CannotJudge(f"the output is {clip(outputs)}, not an object with the field {self.field!r}")
         given = value_at(outputs, self.field, "the output")

@@ -75,7 +75,7 @@ class ReferenceEvaluator(Evaluator):
     def _sides(self, outputs: Any, reference: Any) -> tuple[Any, list[Any]]:
         """What is compared: the output at its path, and the reference or references at theirs."""
         if reference is None:
-            raise CannotJudge(f"{self.key} compares with a reference and this item has none")
+            raise CannotJudge(f"{self.key} compares with a reference, but this item has none")
         if self._output_path is not None:
             outputs = value_at(outputs, self._output_path, "the output")
         if self._any_of:
@@ -89,7 +89,7 @@ class ReferenceEvaluator(Evaluator):
         if isinstance(references, dict) and path is not None:
             references = value_at(references, path, "the reference")
         if not isinstance(references, list) or not references:
-            raise CannotJudge(f"{self.key}: with any_of the reference has to be a list of at least one")
+            raise CannotJudge(f"{self.key}: with any_of the reference must be a list of at least one")
         if len(references) > self.max_references:
             raise CannotJudge(
                 f"{self.key}: the reference is a list of {len(references):,}; any_of takes at most"
@@ -130,5 +130,5 @@ def reference_text(reference: object, who: str) -> str:
     """Return the reference as text; null has none to compare with."""
     text = text_of(reference, "the reference")
     if text is None:
-        raise CannotJudge(f"{who}: the reference is null, there is no text to compare with")
+        raise CannotJudge(f"{who}: the reference is null: there is no text to compare with")
     return text

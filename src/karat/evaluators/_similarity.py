@@ -122,7 +122,7 @@ def _given(embed_fn: Any, model_name: Any, embedder: Any) -> list[tuple[str, Any
 def _of_function(embed_fn: Any) -> Embedder:
     if not callable(embed_fn) or inspect.iscoroutinefunction(embed_fn):
         raise RequestError(
-            "embedding_similarity: embed_fn has to be a plain function of one text that gives its vector"
+            "embedding_similarity: embed_fn must be a plain function of one text that gives its vector"
         )
     return Embedder({"embed_fn": name_of(embed_fn)}, lambda: lambda texts: [embed_fn(text) for text in texts])
 
@@ -154,7 +154,7 @@ def _of_model(spec: Any) -> Embedder:
     """A model of `karat.models`, by name, or any object with `embed` and `embed_sync`."""
     if not isinstance(spec, str) and not callable(getattr(spec, "embed_sync", None)):
         raise RequestError(
-            "embedding_similarity: embedder has to be the name of a model, or an object with embed_sync"
+            "embedding_similarity: embedder must be the name of a model, or an object with embed_sync"
         )
     name = spec if isinstance(spec, str) else str(getattr(spec, "spec", type(spec).__qualname__))
     local = name.startswith("local/")
@@ -174,7 +174,7 @@ def cosine(first: Sequence[float], second: Sequence[float], who: str) -> float:
     with numpy.errstate(all="ignore"):
         value = float(a @ b / (numpy.linalg.norm(a) * numpy.linalg.norm(b)))
     if value - value != 0:
-        raise CannotJudge(f"{who}: the embeddings have no angle between them (one is zero or not finite)")
+        raise CannotJudge(f"{who}: the cosine is undefined: an embedding is zero or not finite")
     return min(1.0, max(-1.0, value))
 
 

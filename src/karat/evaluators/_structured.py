@@ -271,7 +271,7 @@ def output_formats(schema: object) -> Any:
     for name in _named(schema):
         if name in STANDARD and name not in checker.checkers:
             raise RequestError(
-                f"json_schema_match: nothing installed checks the format {name!r}: pip install"
+                f"json_schema_match: no installed package checks the format {name!r}: pip install"
                 " 'jsonschema[format-nongpl]', or leave formats out"
             )
     return checker

@@ -221,7 +221,7 @@ class Contains(Evaluator):
         each = reference if isinstance(reference, list) else [reference]
         wanted = [reference_text(one, self.key) for one in each]
         if not wanted or not all(wanted):
-            raise CannotJudge(f"{self.key}: the reference is empty, and every text contains nothing")
+            raise CannotJudge(f"{self.key}: the reference is empty: every text would contain it")
         return wanted
 
 
@@ -334,7 +334,7 @@ def flag_names(flags: object, who: str) -> list[str]:
         rest = int(flags) & ~sum(int(FLAGS[name]) for name in known)
         if rest:
             raise RequestError(
-                f"{who}: flags has bits ({rest}) that no known flag has: {', '.join(sorted(FLAGS))}"
+                f"{who}: unknown bits in flags: {rest}; the known flags: {', '.join(sorted(FLAGS))}"
             )
         return sorted(known)
     if isinstance(flags, str):
@@ -344,7 +344,7 @@ def flag_names(flags: object, who: str) -> list[str]:
     names = set()
     for flag in flags if isinstance(flags, (list, tuple)) else [flags]:
         if not isinstance(flag, str):
-            raise RequestError(f"{who}: flags are names such as IGNORECASE, not {clip(flag)}")
+            raise RequestError(f"{who}: flags must be names such as IGNORECASE, not {clip(flag)}")
         name = flag.upper().removeprefix("RE.")
         name = _LETTERS.get(name, name)
         if name not in FLAGS:

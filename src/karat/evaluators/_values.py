@@ -40,7 +40,9 @@ def parse_json(text: str, *, fenced: bool = False) -> Any:
     except NotJSON:
         inside = _fences(text) if fenced else []
         if len(inside) > 1:
-            raise NotJSON(f"there are {len(inside)} fenced blocks, which one is meant is unclear") from None
+            raise NotJSON(
+                f"there are {len(inside)} fenced blocks: it is unclear which one holds the value"
+            ) from None
         if not inside:
             raise
         return _loads(inside[0])
@@ -88,7 +90,7 @@ def _loads(text: str) -> Any:
     except NotJSON:
         raise
     except ValueError:  # the limit of Python's own
-        raise UnreadableJSON("the text has an integer of thousands of digits, too many to be read") from None
+        raise UnreadableJSON("the text has an integer with too many digits") from None
 
 
 _STRING_OR_BRACKET = regex.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]')

@@ -268,7 +268,7 @@ def notice_of(
             if failed
             else "--new for another"
         )
-        why = f"{handle.kind} {handle.id} is finished already, so --refresh had nothing to ask again: add {remedy}"
+        why = f"{handle.kind} {handle.id} is already finished, so --refresh repeats no call: add {remedy}"
     refused = ""
     if decision.action != "create":
         refused = repository.describe(

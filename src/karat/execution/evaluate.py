@@ -179,7 +179,9 @@ async def evaluate_async(
     prepared = _prepared(evaluators, amended)
     comparing = [each.key for each in prepared if each.kind == "pair"]
     if comparing and len(handles) < 2:
-        raise RequestError(f"evaluator {comparing[0]!r} compares runs, and there is one: give two or more")
+        raise RequestError(
+            f"evaluator {comparing[0]!r} compares runs, but there is only one: give two or more"
+        )
     data = handles[0].dataset
     ids = [run.header.id for run in handles]
     configuration = fingerprint(
@@ -214,7 +216,7 @@ async def evaluate_async(
         return evaluation
     if lease is None:
         lease = await open_or_wait(lambda: Held.take(the_store.backend, evaluation.number), how.wait)
-        why = f"adds to evaluation {evaluation.id}"
+        why = f"extends evaluation {evaluation.id}"
         decision = Decision("continue", evaluation.id, evaluation.header.replicate, why)
         evaluation.notice = why
     pairing = _Pairing(handles, data, prepared)

@@ -109,7 +109,7 @@ def estimate_plan(
 
 def _batched(estimate: RunEstimate) -> RunEstimate:
     """An estimate for a batch: limits do not make its time, the provider does."""
-    basis = f"{estimate.basis}; at the price of a batch, which the provider ends within a day"
+    basis = f"{estimate.basis}; at the batch price; a batch ends within a day"
     return msgspec.structs.replace(estimate, seconds=None, basis=basis)
 
 

@@ -71,8 +71,8 @@ def evaluator_problem(evaluator: Any, runs: Sequence[PlannedRun]) -> str | None:
     if kind_of(evaluator) == "single" or len(runs) != 1:
         return None
     return (
-        f"{evaluator.key!r} compares runs, and there is one: list several models: or a matrix:, or compare stored runs"
-        " with karat evaluate"
+        f"{evaluator.key!r} compares runs, but there is only one: list several models: or a matrix:, or compare stored"
+        " runs with karat evaluate"
     )
 
 
@@ -92,7 +92,7 @@ def aggregator_problems(
         yield ("params", "confidence"), f"{confidence!r:.60} is not a number between 0 and 1, such as 0.95"
     function = folding_part(built.aggregator)
     if inspect.isfunction(function) and not _takes_one(function):
-        yield (), f"{built.name!r} has to take one parameter, the list of results"
+        yield (), f"{built.name!r} must take one parameter, the list of results"
     unknown = [key for key in built.of or () if key not in evaluators]
     for key in unknown:
         yield ("of",), f"no evaluator has the key {key!r}: {did_you_mean(key, evaluators)}"

@@ -481,7 +481,7 @@ def _check_sources(configuration: Configuration, have: set[str], problems: Probl
                     place,
                     f"unit_metrics_results field {name!r} not found: {did_you_mean(name, have)};"
                     f" available: {', '.join(_judged(configuration)) or 'none'}"
-                    " (a node's output_keys have to name it)",
+                    " (add it to a node's output_keys)",
                 )
     for name in unset:
         source = (output.fields or {})[name]

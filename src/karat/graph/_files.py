@@ -67,7 +67,7 @@ def write_files(
         with fewer_collections():
             return _Export(run, task, names).write()
     except OSError as error:
-        kept = f"{run.id} is kept, and the same command writes them"
+        kept = f"{run.id} is stored: repeat the command to write them"
         raise Stopped(f"the files cannot be written: {error}; {kept}") from error
 
 
@@ -123,7 +123,7 @@ class _Names:
         if run_name and (
             os.path.basename(run_name) != run_name or run_name in (".", "..") or "\0" in run_name
         ):
-            raise RequestError(f"run name {run_name!r} cannot be part of a file's name")
+            raise RequestError(f"run name {run_name!r} cannot be part of a file name")
         if format not in FORMATS:
             raise RequestError(f"output format {format!r} is not one of {', '.join(FORMATS)}")
         self._folder = folder

@@ -240,7 +240,7 @@ def _check_clashes(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> N
                         found |= _clashes(nodes.get(one), nodes.get(other))
     for one, other, key in sorted(found):
         graph.problem(
-            f"sets {key!r} at the same time as {other!r} does: let one of them set another", "nodes", one
+            f"sets {key!r} in parallel with {other!r}: rename the variable in one of them", "nodes", one
         )
 
 

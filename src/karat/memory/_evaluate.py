@@ -136,7 +136,7 @@ def choose_model(model: object = None) -> ModelChoice:
 
 def _answering(model: object, named_by: str) -> ModelChoice:
     spec = str(getattr(model, "spec", model))
-    marked = ", copied from retrieved text by no LLM" if model == EXTRACTIVE else ""
+    marked = ", copied from retrieved text without an LLM" if model == EXTRACTIVE else ""
     return ModelChoice(model, f"answers: {spec}{marked} (named by {named_by})")
 
 
@@ -425,11 +425,11 @@ def _check_numbers(
     }
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise RequestError(f"{name} is {value!r}: it has to be a whole number of at least 1")
+            raise RequestError(f"{name} is {value!r}: it must be a whole number of at least 1")
     if not 0 <= max_judge_errors <= 1:
-        raise RequestError(f"max_judge_errors is {max_judge_errors!r}: it is a share between 0 and 1")
+        raise RequestError(f"max_judge_errors is {max_judge_errors!r}: it must be a share between 0 and 1")
     if snapshots not in ("all", "checkpoints"):
-        raise RequestError(f"snapshots is {snapshots!r}: it is 'all' or 'checkpoints'")
+        raise RequestError(f"snapshots is {snapshots!r}: it must be 'all' or 'checkpoints'")
 
 
 # ---------------------------------------------------------------- stage 1
@@ -580,7 +580,7 @@ def _dataset(
         notes = dict.fromkeys([*first, *notes])
     else:
         if corrections is not None:
-            raise RequestError("corrections lie over a dataset in a file: correct the given samples instead")
+            raise RequestError("label corrections apply to dataset files: edit the samples instead")
         listed = list(given)[:max_samples]
         if not listed:
             raise RequestError("the dataset has no samples")
@@ -709,7 +709,7 @@ def _from_files(folder: Path, baseline: str | None, store: karat.Store, common: 
     notices = []
     if manifest is None:
         notices.append(
-            f"{folder} has no {files.MANIFEST}: its files are consistent and are judged as they are"
+            f"{folder} has no {files.MANIFEST}: its files agree with each other and are judged as they are"
         )
     else:
         notices += [_answered_by(manifest), *_dataset_notices(manifest)]

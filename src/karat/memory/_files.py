@@ -110,7 +110,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     path = folder / MANIFEST
     try:
         if path.stat().st_size > LARGEST_MANIFEST:
-            raise DataError(f"{path} is larger than a manifest: remove it or restore the original")
+            raise DataError(f"{path} is too large for a manifest: remove it or restore the original")
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
@@ -368,7 +368,7 @@ class PipelineFiles(Task):
         self._note_baseline(record.retrieval.raw_trace.get("baseline"))
         top_k = record.retrieval.top_k
         if self._top_k not in (None, top_k):
-            raise DataError(f"the lines are of two runs: of top_k {self._top_k} and {top_k}")
+            raise DataError(f"lines of two runs are mixed: top_k {self._top_k} and {top_k}")
         self._top_k = top_k
 
     def _note_baseline(self, name: Any) -> None:
@@ -376,7 +376,7 @@ class PipelineFiles(Task):
             self._baselines[name] = name
             if len(self._baselines) > 1:
                 both = " and ".join(map(repr, self._baselines))
-                raise DataError(f"the lines are of two runs: of {both}")
+                raise DataError(f"lines of two runs are mixed: {both}")
 
     def _check_manifest(self) -> None:
         """Refuse files that are not those that the manifest was written with."""
@@ -391,7 +391,9 @@ class PipelineFiles(Task):
         named = (self.manifest or {}).get("baseline")
         found = next(iter(self._baselines), None)
         if named and found and named != found:
-            raise DataError(f"{self.folder}: the files are of {found!r} and the manifest is of {named!r}")
+            raise DataError(
+                f"{self.folder}: the files are from {found!r}, but the manifest is from {named!r}"
+            )
         known = named or found
         names = {known, (self.manifest or {}).get("asked_for")}
         if asked is not None and known is not None and asked not in names:

@@ -147,14 +147,14 @@ def _check_methods(given: object, system: MemorySystem) -> None:
         if inspect.iscoroutinefunction(getattr(system, name)):
             raise RequestError(
                 f"{what}: {kind.__name__}.{name} is a coroutine function, which karat does not await: define it with"
-                " def, and run what has to be awaited with asyncio.run"
+                " def, and run what must be awaited with asyncio.run"
             )
         try:
             inspect.signature(getattr(system, name)).bind(*arguments)
         except TypeError as error:
             expected = str(inspect.signature(getattr(MemorySystem, name))).partition(" ->")[0]
             raise RequestError(
-                f"{what}: {kind.__name__}.{name} takes other arguments than karat gives ({error}): define it as"
+                f"{what}: {kind.__name__}.{name} has the wrong signature ({error}): define it as"
                 f" {name}{expected}"
             ) from None
         except ValueError:  # no signature is known, as of a function in C
@@ -529,7 +529,7 @@ class _Drive:
         if all(memory.text in texts for memory in gone):
             raise SystemFault(
                 f"{self.baseline}: snapshot() gave all {len(gone)} memories other ids than after the session before:"
-                " the id of a memory has to stay the same, or each one counts as added again"
+                " the id of a memory must stay the same, or each one counts as added again"
             )
 
     def _change(

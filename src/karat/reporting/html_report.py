@@ -268,8 +268,8 @@ class _Report:
             element(
                 "p",
                 f"Intervals are at {percent(self.content.confidence)} unless a row says otherwise. n is the number of "
-                "items with a score, of all that should have one; a dashed line spans what the missing ones could make "
-                "of a value. A failed or pending item is never left out of a denominator.",
+                "items with a score, of all that should have one; a dashed line spans the values that are "
+                "possible with the missing items. A failed or pending item is never left out of a denominator.",
             ),
             element("p", "The same numbers as data: ", element("code", f"karat report {ids} -o report.json")),
         )
@@ -736,8 +736,8 @@ class _Report:
         return join(
             element(
                 "p",
-                "What people say of the same outputs, over the judge's score. Points on the dashed diagonal mean that "
-                "the judge can be taken at its word.",
+                "What people say of the same outputs, over the judge's score. On the dashed diagonal, the judge agrees "
+                "with people.",
             ),
             self._figures(plots, pair=True),
             _table(head, rows) if rows else None,
@@ -814,7 +814,7 @@ class _Report:
 
     def _what_differs(self, comparison: Comparison) -> Markup | None:
         if not comparison.differs:
-            return element("p", "The runs differ in nothing that was recorded: they repeat one another.")
+            return element("p", "No recorded setting differs between the runs: they are replicates.")
         rows: list[list[Child]] = []
         for run, values in zip(
             comparison.runs, zip(*(each.values for each in comparison.differs), strict=True), strict=True

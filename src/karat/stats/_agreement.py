@@ -149,7 +149,7 @@ def _ordered(seen: set[Any], level: Level, order: Sequence[Any] | None) -> list[
     if order is not None:
         unknown = [value for value in seen if value not in set(order)]
         if unknown:
-            raise StatisticsError(f"order lacks {unknown[0]!r}, which is a rating: list every value")
+            raise StatisticsError(f"order does not list the rating {unknown[0]!r}: list every value")
         return [value for value in order if value in seen]
     try:
         return sorted(seen)
@@ -284,7 +284,9 @@ def cohen_kappa(
     names, matrix, index = _table(pairs, labels)
     if len({label for pair in pairs for label in pair}) < 2:
         reason = (
-            "no items both have labelled" if not n else "only one class was used: chance agreement is total"
+            "no item was labelled by both raters"
+            if not n
+            else "only one class was used: chance agreement is total"
         )
         return Estimate(None, n=n, of=of, method=method, confidence=confidence, metadata={"reason": reason})
     if len(set(kept) if kept is not None else pairs) < 2:
@@ -395,7 +397,7 @@ def fleiss_kappa(ratings: Sequence[Labels] | NDArray[Any], *, confidence: float 
     raters = {len(row) for row in ratings}
     if len(raters) > 1 or any(label is None for row in ratings for label in row):
         raise StatisticsError(
-            "Fleiss' kappa needs as many labels for every item: use krippendorff_alpha otherwise"
+            "Fleiss' kappa needs the same number of labels for every item: use krippendorff_alpha"
         )
     m = raters.pop() if raters else 0
     if n and m < 2:
@@ -465,7 +467,7 @@ def _table(
         unknown = [label for label in seen if label not in set(names)]
         if unknown:
             raise StatisticsError(
-                f"labels lack {unknown[0]!r}, which a rater used: list every class in order"
+                f"labels does not list {unknown[0]!r}, which a rater used: list every class in order"
             )
     index = {name: position for position, name in enumerate(names)}
     matrix = [[0] * len(names) for _ in names]

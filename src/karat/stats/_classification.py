@@ -262,7 +262,7 @@ def classification_metrics(
     rows = [[count(cell, "a cell of the confusion matrix") for cell in row] for row in counts]
     check_labels(labels)
     if len(set(labels)) != len(labels):
-        raise StatisticsError("labels hold one class twice: name each class once")
+        raise StatisticsError("labels lists a class twice: list each class once")
     if len(rows) != len(labels) or any(len(row) != len(labels) for row in rows):
         raise StatisticsError(f"counts must be a square of {len(labels)} rows, one for each label")
     state = state_of_matrix(labels, rows)

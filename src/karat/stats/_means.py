@@ -507,7 +507,7 @@ class MeanState:
         if p is None:
             return with_bounds(Estimate(None, of=of, method="wilson", confidence=confidence), of)
         if self.squares != self.total:  # x² = x holds for 0 and 1 alone
-            raise StatisticsError("a proportion is of values 0 and 1: for graded scores take the mean")
+            raise StatisticsError("a proportion needs values 0 and 1: for graded scores use the mean")
         if not self.sizes.clustered:
             return share(round(self.total.value), n, confidence, of=of)
         if self.sizes.clusters < 2:

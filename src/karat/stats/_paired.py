@@ -144,7 +144,7 @@ def tango(b: int, c: int, n: int, confidence: float = 0.95, *, correction: float
     if n == 0:
         return Estimate(None, method="tango", confidence=confidence)
     if not 0.0 <= finite(correction, "correction") <= 1.0:
-        raise StatisticsError(f"correction is {correction!r}: give a part of a pair, between 0 and 1")
+        raise StatisticsError(f"correction is {correction!r}: give a number between 0 and 1")
     low, high = tango_limits(b, c, n, critical(confidence), correction)
     value = (c - b) / n
     metadata = {"standard_error": math.sqrt(max(0.0, (b + c) / n - value * value) / n)}
@@ -205,7 +205,7 @@ def smallest_effect(
     _check_power(power)
     standard_error = finite(standard_error, "standard_error")
     if standard_error < 0.0:
-        raise StatisticsError(f"standard_error is {standard_error!r}: it is not negative")
+        raise StatisticsError(f"standard_error is {standard_error!r}: it must be 0 or more")
     return (critical(confidence, df) + t_quantile(power, df)) * standard_error
 
 
@@ -430,7 +430,7 @@ def paired_arrays(
         binary = zero_or_one and bounds in (None, (0.0, 1.0))
     if binary and not zero_or_one:
         raise StatisticsError(
-            f"a binary comparison is of scores 0 and 1, not {np.concatenate(others)[0]}: set binary=False"
+            f"a binary comparison needs scores 0 and 1, not {np.concatenate(others)[0]}: set binary=False"
         )
     if binary or (bounds is None and all(((each >= 0.0) & (each <= 1.0)).all() for each in others)):
         bounds = (0.0, 1.0)
@@ -518,7 +518,7 @@ class _Differences:
         n = len(self.differences)
         if test == "mcnemar" and not self.binary:
             raise StatisticsError(
-                "McNemar's test is of independent pairs of 0 and 1: use 'auto' or 'permutation'"
+                "McNemar's test needs independent pairs of 0 and 1: use 'auto' or 'permutation'"
             )
         if not n:
             method = "tango (corrected)" if self.binary else "gaffke"

@@ -54,11 +54,11 @@ class WeightedSample:
 
         given = np.asarray(probabilities, dtype=np.float64)
         if not len(given) or not np.all((given > 0.0) & (given <= 1.0)):
-            raise StatisticsError("inclusion probabilities have to be above 0 and at most 1")
+            raise StatisticsError("inclusion probabilities must be above 0 and at most 1")
         self.weights: Floats = 1.0 / given
         names = list(range(len(given))) if clusters is None else list(clusters)
         if len(names) != len(given):
-            raise StatisticsError("there has to be a cluster for each item")
+            raise StatisticsError("there must be a cluster for each item")
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self.cluster: Floats = np.array([places[name] for name in names])
         self.clusters = len(places)

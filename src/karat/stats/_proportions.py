@@ -30,7 +30,7 @@ def missing_bounds(
     """
     lo, hi = finite(lo, "the least score"), finite(hi, "the largest score")
     if hi < lo:
-        raise StatisticsError(f"scores lie between {lo} and {hi}: the first must not be the larger")
+        raise StatisticsError(f"lo is {lo} and hi is {hi}: lo must not exceed hi")
     n = count(n, "n")
     of = items_of(n, of)
     if of == 0:
@@ -85,7 +85,7 @@ def wilson(
     of = items_of(n, of)
     if finite(design_effect, "design_effect") <= 0.0:
         raise StatisticsError(
-            f"design_effect is {design_effect}: it is positive, and 1 where items are independent"
+            f"design_effect is {design_effect}: it must be positive; it is 1 where items are independent"
         )
     if n == 0:
         return with_bounds(Estimate(None, method="wilson", confidence=confidence), of)

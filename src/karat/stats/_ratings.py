@@ -55,7 +55,7 @@ class Comparisons:
         if not inside.all():
             at = int(np.argmin(inside))
             raise StatisticsError(
-                f"outcome of comparison {at} is {self.outcomes[at]}: it is 1, 0.5 or 0 for the first"
+                f"outcome of comparison {at} is {self.outcomes[at]}: it must be 1, 0.5 or 0 for the first"
             )
         same = self.first == self.second
         if same.any():
@@ -202,7 +202,9 @@ def _encode_runs(
         place = {name: position for position, name in enumerate(listed)}
         missing = [label for label in labels if label not in place]
         if missing:
-            raise StatisticsError(f"names lack {missing[0]!r}, which is in a comparison: name every run")
+            raise StatisticsError(
+                f"names does not list {missing[0]!r}, which is in a comparison: list every run"
+            )
         codes = np.array([place[label] for label in labels], dtype=np.int64)[codes]
         labels = listed
     return labels, codes[: len(first)], codes[len(first) :]
@@ -342,9 +344,7 @@ class _Model:
                     scale *= 0.5
             parameters = parameters + scale * step
             value = self.objective(parameters)
-        raise StatisticsError(
-            "the Bradley–Terry likelihood has no maximum that Newton reaches: raise the prior"
-        )
+        raise StatisticsError("the Bradley–Terry fit did not converge: raise the prior")
 
 
 def _solved(matrix: Any, right: Any, nearby: Any) -> Any:
@@ -679,7 +679,7 @@ def bradley_terry(
         raise StatisticsError(f"ties is {ties!r}: choose 'half' or 'davidson'")
     prior = finite(prior, "prior")
     if prior < 0.0:
-        raise StatisticsError(f"prior is {prior!r}: it counts imaginary comparisons and is not negative")
+        raise StatisticsError(f"prior is {prior!r}: give a number of pseudo-comparisons, 0 or more")
     if comparisons is not None:
         rows = list(comparisons)
         first, second, outcomes = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
@@ -877,7 +877,7 @@ def _encoded(comparisons: Iterable[Outcome]) -> tuple[list[Hashable], list[int],
         score = finite(outcome, f"outcome of comparison {position}")
         if not 0.0 <= score <= 1.0:
             raise StatisticsError(
-                f"outcome of comparison {position} is {score}: it is 1, 0.5 or 0 for the first"
+                f"outcome of comparison {position} is {score}: it must be 1, 0.5 or 0 for the first"
             )
         if a == b:
             raise StatisticsError(

@@ -118,7 +118,7 @@ def count(value: float, what: str, most: int = MOST_ITEMS) -> int:
     if number is None or not (math.isinf(number) or number.is_integer()):
         raise StatisticsError(f"{what} is {value!r}: give a whole number")
     if number < 0:
-        raise StatisticsError(f"{what} is {value}: a count is not negative")
+        raise StatisticsError(f"{what} is {value}: it must be 0 or more")
     if number > most:
         raise StatisticsError(f"{what} is {number:g}: give at most {most:,}")
     return int(value)

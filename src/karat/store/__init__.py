@@ -82,7 +82,7 @@ class Store:
         every = [name for names in known.values() for name in names]
         every += [label for label in self._labels() if label not in every]
         if not every:
-            return "the store is empty: karat run makes the first run"
+            return "the store is empty: karat run creates the first run"
         every.append("latest")
         of_task = [run.id for run in self.runs.list() if run.header.task == id]
         if of_task:
@@ -294,7 +294,7 @@ def open_existing(url: str | None) -> Store:
     if path is not None and not path.exists():
         source = "--store" if url else "KARAT_STORE" if os.environ.get("KARAT_STORE") else "the default"
         raise RequestError(
-            f"there is no store {path} ({source}): karat run makes one, or name another with --store URL"
+            f"there is no store {path} ({source}): karat run creates one, or name another with --store URL"
         )
     return open_store(url or None)
 

@@ -214,6 +214,8 @@ def let_go(backend: Backend, number: int) -> None:
 def _busy(backend: Backend, number: int) -> StoreBusy:
     header, holder = backend.header(number), holder_of(backend, number)
     if header is None:
-        return StoreBusy(f"another process removed these records from {backend.url}: --new makes others")
+        return StoreBusy(
+            f"another process removed this run or evaluation from {backend.url}: start again with --new"
+        )
     who = f"{holder.who} since {holder.since}" if holder else "another process"
     return StoreBusy(f"{header.id} is held by {who}: --wait or --new")

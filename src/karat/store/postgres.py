@@ -122,8 +122,8 @@ class PostgresBackend(SqlBackend):
         except (psycopg.Error, ValueError):
             # libpq's message about an invalid URL quotes the URL, which may contain the password.
             raise StoreRefused(
-                f"{self.url} cannot be read as a URL: write postgresql://user:password@host:5432/database, and what is"
-                " not a letter or a digit in a password percent-encoded (@ as %40)"
+                f"{self.url} cannot be read as a URL: write postgresql://user:password@host:5432/database, with"
+                " special characters of the password percent-encoded (@ as %40)"
             ) from None
         try:
             self._connection = self._connect()
@@ -169,7 +169,7 @@ class PostgresBackend(SqlBackend):
     def _prepare_to_read(self) -> None:
         version = self._write(self._version)
         if version == 0:
-            raise NoStoreYet(f"there is no store in {self.url}: karat run makes one")
+            raise NoStoreYet(f"there is no store in {self.url}: karat run creates one")
         self._refuse_newer(version)
         self._checksum = "checksum" if version >= 2 else "NULL"
         self._keeps_columns = version >= 3

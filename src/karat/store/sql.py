@@ -71,7 +71,7 @@ def check_time_limit() -> None:
 
 
 def _took_too_long() -> TookTooLong:
-    return TookTooLong("reading the store took too long and was stopped: ask for less")
+    return TookTooLong("reading the store timed out: narrow the request")
 
 
 class SqlBackend:
@@ -184,7 +184,9 @@ class SqlBackend:
         header, lease = self.header(parent), self.lease(parent)
         id = header.id if header is not None else "it"
         by = f"process {lease.process} on {lease.host}" if lease is not None else "another process"
-        return StoreBusy(f"{id} was taken over by {by}, because this process was silent: --wait or --new")
+        return StoreBusy(
+            f"{id} was taken over by {by}, because this process did not renew its lease: --wait or --new"
+        )
 
     def scan(self, parent: int, start: int, stop: int) -> list[Row]:
         rows, damaged = self._scan(parent, start, stop)

@@ -134,7 +134,7 @@ class SqliteBackend(SqlBackend):
         try:
             if path is not None and read_only:
                 if not path.exists():
-                    raise StoreRefused(f"there is no store {path}: karat run makes one")
+                    raise StoreRefused(f"there is no store {path}: karat run creates one")
                 self._open_to_read(path)
             else:
                 self._open(synchronous)
@@ -453,7 +453,7 @@ def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
             time.sleep(0.01)
             continue
         if mode != "wal":
-            raise StoreRefused(f"{path} lies on a file system without shared memory: choose another folder")
+            raise StoreRefused(f"{path} is on a file system without shared memory: choose another folder")
         return
 
 
@@ -466,7 +466,7 @@ def _refuse_foreign(path: Path) -> None:
     if path.is_dir():
         raise StoreRefused(f"{path} is a folder: name a file, as sqlite:///{path}/karat.db")
     if not path.parent.is_dir():
-        raise StoreRefused(f"{path} cannot be made: there is no folder {path.parent}")
+        raise StoreRefused(f"{path} cannot be created: there is no folder {path.parent}")
     try:
         size = path.stat().st_size
     except FileNotFoundError:

@@ -166,7 +166,7 @@ class FunctionTask(Task):
                 )
         takes_any = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
         if self._first is None and not self._asked and not takes_any:
-            raise RequestError(f"task {self.name!r} takes no parameter: it has to take the example's input")
+            raise RequestError(f"task {self.name!r} takes no parameter: it must take the example's input")
         known = set(signature.parameters)
         takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
         for name in self.parameters:
@@ -181,15 +181,15 @@ class FunctionTask(Task):
         wanted = annotations_of(self.function).get(self._first or "")
         row = example.input
         if wanted is None and isinstance(row, dict) and len(row) > 1 and self._first in row:
-            return f"{self.name}() takes {self._first!r}, and its input is the whole row"
+            return f"{self.name}() takes {self._first!r}, but the input is the whole row"
         try:
             if self._convert is not None:
                 self._convert(example.input)
             elif wanted in PLAIN and not isinstance(example.input, PLAIN[wanted]):
                 found, fits = type(example.input).__name__, getattr(wanted, "__name__", wanted)
-                return f"{self.name}() takes {self._first}: {fits}, and its input is {found}"
+                return f"{self.name}() takes {self._first}: {fits}, but the input is {found}"
         except Exception as error:
-            return f"its input does not fit the parameter {self._first!r} of {self.name}(): {error}"
+            return f"the input does not fit the parameter {self._first!r} of {self.name}(): {error}"
         return None
 
     def call(self, example: Example, context: Context) -> Any:

@@ -58,7 +58,7 @@ class PromptTask(Task):
             self.messages.insert(0, {"role": "system", "content": system})
         if not self.variables():
             raise RequestError(
-                f"task {name!r}: the prompt has no {{variable}}, every example would get the same answer:"
+                f"task {name!r}: the prompt has no {{variable}}, so every example would send the same request:"
                 " write {input} or a field of it"
             )
         self._fills = [message_template(message) for message in self.messages]

@@ -215,7 +215,7 @@ def _adds_nothing(step: Step, emitted: Step) -> bool:
 
 def _beside(observation: Observation) -> Iterator[Unused]:
     if observation.beside:
-        reason = f"what {observation.name!r} says beside its messages"
+        reason = f"what {observation.name!r} holds besides its messages"
         yield Unused(observation.where, reason, observation.beside, harmless=True)
 
 

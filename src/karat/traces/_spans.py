@@ -144,7 +144,7 @@ def _may_hold_spans(value: Any) -> bool:
 
 def strays_of(value: object) -> list[Unused]:
     """Return the items among the spans that are not spans, and the fields around them."""
-    reason = "it stands among spans and has no attributes"
+    reason = "not a span: it has no attributes"
     around: list[Unused] = []
     strays = [
         Unused(where, reason, item)
@@ -197,7 +197,7 @@ def _documents(
             if keys:
                 others = rest(value, *keys)
                 if others and around is not None:
-                    around.append(Unused(where, f"it stands beside {keys[0]!r}", others, harmless=True))
+                    around.append(Unused(where, f"fields outside {keys[0]!r}", others, harmless=True))
                 return
         yield value, where
 

@@ -296,7 +296,7 @@ def _read_envelope(value: dict[str, Any], depth: int) -> Iterator[Step | Unused]
             yield from placed(read(inside, depth + 1), key)
             others = rest(value, key, *((system,) if system else ()))
             if others:
-                yield Unused("", f"the fields beside {key!r}", others, harmless=True)
+                yield Unused("", f"fields outside {key!r}", others, harmless=True)
             return
     keys = ", ".join(str(key)[:40] for key in list(value)[:8])
     reason = f"a dict with the keys {keys or '(none)'} is in no known format; {nearest_format(value)}"

@@ -24,7 +24,7 @@ class NotBuiltYet(KaratError):
     """An answer that needs columns which are being made."""
 
     def __init__(self, building: list[dict[str, Any]]) -> None:
-        super().__init__("the columns are being built, and this needs them: ask again in a second")
+        super().__init__("the columns that this needs are still being built: try again in a second")
         self.building = building
 
 

@@ -390,7 +390,7 @@ class Viewer:
             raise RequestError(f"both are {runs[0].id}: a comparison needs two different runs")
         if runs[0].header.dataset != runs[1].header.dataset:
             raise RequestError(
-                "the runs are of different datasets: karat compare compares the examples that they share"
+                "the runs have different datasets: karat compare compares the examples that they share"
             )
         wanted = {run.id for run in runs}
         evaluations = [each for each in store.evaluations.list() if wanted & set(each.header.runs)]
@@ -608,7 +608,7 @@ class Viewer:
         with self._reading() as store:
             runs = [find_run(store, name) for name in names]
             if len({run.header.dataset for run in runs}) > 1:
-                raise RequestError("the runs are of different datasets: slices are of one dataset")
+                raise RequestError("the runs have different datasets: slices need one dataset")
             evaluations = store.evaluations.list()
             wanted = {run.id for run in runs}
             mine = [each for each in evaluations if wanted & set(each.header.runs)]

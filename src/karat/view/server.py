@@ -163,7 +163,7 @@ class Connection(web.RequestHandler):
         """Answer a request that cannot be parsed, or one that failed outside of the application."""
         logger.debug("cannot answer a request", exc_info=exc)
         if request.writer.output_size > 0:
-            raise ConnectionError("a part of the answer is sent already")
+            raise ConnectionError("a part of the response was already sent")
         answer = _error(status, "the request cannot be read" if status < 500 else "the viewer failed")
         _add_headers(answer)
         answer.force_close()
@@ -342,7 +342,7 @@ class Server:
         if hosts != [self.address] or not request.raw_path.startswith("/"):
             return _error(421, f"this server answers to {self.address} only")
         if request.method not in ("GET", "HEAD"):
-            answer = _error(405, "only GET and HEAD are answered")
+            answer = _error(405, "only GET and HEAD are allowed")
             answer.headers["Allow"] = "GET, HEAD"
             return answer
         origins = request.headers.getall("Origin", [])
@@ -449,12 +449,12 @@ class Server:
             async with asyncio.timeout_at(end):
                 await self._slots.acquire()
         except TimeoutError:
-            raise TookTooLong("the viewer is busy with other answers: ask again later") from None
+            raise TookTooLong("the viewer is busy: try again later") from None
         work = asyncio.ensure_future(asyncio.to_thread(_limited, answer, request))
         work.add_done_callback(self._release)
         done, _ = await asyncio.wait({work}, timeout=end - loop.time())
         if not done:
-            raise TookTooLong("the answer took too long and was given up: ask for less")
+            raise TookTooLong("the request timed out: narrow it")
         return work.result()
 
     def _release(self, work: asyncio.Future[Any]) -> None:
@@ -505,7 +505,7 @@ def _run(request: web.Request) -> str:
 def _pair(request: web.Request) -> tuple[str, str]:
     first, separator, second = request.match_info["pair"].partition("..")
     if not separator or not first or not second:
-        raise BadParameter("a comparison is of two runs: /c/FIRST..SECOND")
+        raise BadParameter("a comparison needs two runs: /c/FIRST..SECOND")
     return first, second
 
 

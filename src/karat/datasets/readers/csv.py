@@ -91,7 +91,7 @@ def _bad_record(error: csv.Error, line: int, source: str) -> BadRow:
     reason = str(error)
     if "end of data" in reason or "field limit" in reason:
         # The quote has swallowed the rows after it: there is nothing to go on with.
-        raise DataError(f"{source} line {line}: a quote that is opened in this row is never closed") from None
+        raise DataError(f"{source} line {line}: unclosed quote in this row") from None
     if "new-line character" in reason:
         reason = (
             "a line ends with a bare carriage return: save the file with \\n or \\r\\n at the ends of lines"

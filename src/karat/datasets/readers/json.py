@@ -139,12 +139,12 @@ def _diagnose(text: str) -> tuple[int, str]:
     except RecursionError:
         return 0, "not readable: nested too deeply"
     except ValueError:
-        return 0, "not readable: an integer has more digits than can be read"
+        return 0, "not readable: an integer has too many digits"
     for token in _TOKEN.finditer(text):
         word = token.group()
         if word[0] == '"':
             if _has_lone_surrogate(json.loads(word)):
-                return token.start(), "not JSON: a \\u escape names half of a character (a lone surrogate)"
+                return token.start(), "not JSON: a \\u escape is a lone surrogate"
         elif word[-1] in "Ny":
             return token.start(), f"not JSON: {word} is not a JSON number"
         elif not math.isfinite(float(word)) and ("." in word or "e" in word.lower()):
@@ -315,7 +315,7 @@ class _Text:
             except RecursionError:
                 raise self.error("not readable: nested too deeply") from None
             except ValueError:
-                raise self.error("not readable: an integer has more digits than can be read") from None
+                raise self.error("not readable: an integer has too many digits") from None
             self._more()
 
     def place(self) -> tuple[int, int]:

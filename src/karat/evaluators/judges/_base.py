@@ -154,7 +154,7 @@ class JudgeEvaluator(Evaluator):
             self._check_path(part, path)
         for part, key in (("question_key", question_key), ("context_key", context_key)):
             if not isinstance(key, str) or not key:
-                raise RequestError(f"{who}: {part} has to be the name of a field of the input")
+                raise RequestError(f"{who}: {part} must be the name of a field of the input")
         self.question_key, self.context_key = question_key, context_key
         self.examples = _examples(who, examples)
         self.params: dict[str, Any] = {}
@@ -172,7 +172,7 @@ class JudgeEvaluator(Evaluator):
         if path is None:
             return
         if not isinstance(path, str) or not path:
-            raise RequestError(f"{self.name}: {part} has to be a path such as input.question, not {path!r}")
+            raise RequestError(f"{self.name}: {part} must be a path such as input.question, not {path!r}")
         if parse(path).steps[0] not in ROOTS:
             raise RequestError(
                 f"{self.name}: {part} is {path!r}: a path begins with {', '.join(ROOTS)}, as in output.documents"
@@ -422,7 +422,7 @@ def _examples(who: str, given: Any) -> list[dict[str, Any]]:
         or isinstance(given, str)
         or not all(isinstance(e, Mapping) for e in given)
     ):
-        raise RequestError(f"{who}: examples have to be a list of objects with the parts and the verdict")
+        raise RequestError(f"{who}: examples must be a list of objects with the parts and the verdict")
     converted: list[dict[str, Any]] = to_json_value([dict(each) for each in given], "examples")
     return converted
 

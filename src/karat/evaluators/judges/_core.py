@@ -641,4 +641,4 @@ def choice_name(who: str, value: object) -> str:
         return value.strip()
     if isinstance(value, (int, float)):
         return f"{value:g}"
-    raise RequestError(f"{who}: a choice has to be text, not {value!r}: put it in quotes")
+    raise RequestError(f"{who}: a choice must be text, not {value!r}: put it in quotes")

@@ -61,7 +61,7 @@ def prompt_of(who: str, given: str | None, name: str) -> Prompt:
     if given is None:
         return shipped(name)
     if not isinstance(given, str) or not given.strip():
-        raise RequestError(f"{who}: prompt has to be a text or the path of a file")
+        raise RequestError(f"{who}: prompt must be a text or the path of a file")
     text, label = given, "own"
     if "\n" not in given and len(given) < 500 and given.strip().endswith((".md", ".txt")):
         path = Path(given).expanduser()

@@ -124,7 +124,7 @@ def judge_settings(who: str, judge: object = None, config: object = None) -> Jud
     elif given.get("model") is not None:
         raise RequestError(f"{who}: give the judge a model or models, not both")
     if not isinstance(specs, (list, tuple)) or not specs:
-        raise RequestError(f"{who}: judge.models has to be a list with at least one model, not {specs!r}")
+        raise RequestError(f"{who}: judge.models must be a list with at least one model, not {specs!r}")
     written["models" if given.get("models") is not None else "model"] = (
         [_spec_text(each) for each in specs] if given.get("models") is not None else _spec_text(specs[0])
     )
@@ -161,7 +161,7 @@ def _given(who: str, judge: Any, config: Any) -> dict[str, Any]:
     """Both sources as one dict of FIELDS; `judge` wins field by field."""
     out: dict[str, Any] = {}
     if isinstance(judge, JudgeSettings):
-        raise RequestError(f"{who}: judge has to be settings, a model or its name")
+        raise RequestError(f"{who}: judge must be settings, a model or its name")
     if config is not None:
         out.update(_from_config(who, config))
     if judge is None:
@@ -184,14 +184,12 @@ def _given(who: str, judge: Any, config: Any) -> dict[str, Any]:
     elif isinstance(judge, Sequence) and all(isinstance(each, str) for each in judge):
         out.update({"models": list(judge), "model": None})
     else:
-        raise RequestError(
-            f"{who}: judge has to be settings, a model or its name, not {type(judge).__name__}"
-        )
+        raise RequestError(f"{who}: judge must be settings, a model or its name, not {type(judge).__name__}")
     if isinstance(out.get("model"), Mapping) or not isinstance(out.get("model"), (str, type(None))):
         if hasattr(out.get("model"), "generate"):
             out["model_object"] = out.pop("model")
         else:
-            raise RequestError(f"{who}: judge.model has to be the name of a model, such as openai/NAME")
+            raise RequestError(f"{who}: judge.model must be the name of a model, such as openai/NAME")
     return out
 
 
@@ -200,7 +198,7 @@ def _from_config(who: str, config: Any) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         if isinstance(config, str) or hasattr(config, "generate"):
             return _given(who, config, None)
-        raise RequestError(f"{who}: config has to be an object with ai_support, not {type(config).__name__}")
+        raise RequestError(f"{who}: config must be an object with ai_support, not {type(config).__name__}")
     alignment = config.get("judge_alignment")
     support = alignment.get("ai_support") if isinstance(alignment, Mapping) else None
     support = support if support is not None else config.get("ai_support")
@@ -212,12 +210,12 @@ def _from_config(who: str, config: Any) -> dict[str, Any]:
         else:
             return _given(who, config, None) if any(name in FIELDS for name in config) else {}
     if not isinstance(support, Mapping):
-        raise RequestError(f"{who}: ai_support has to be an object, not {type(support).__name__}")
+        raise RequestError(f"{who}: ai_support must be an object, not {type(support).__name__}")
     if support.get("enabled") is False:
         raise RequestError(f"{who}: the judge is switched off: set ai_support.enabled to true")
     details = support.get("ai_config")
     if details is not None and not isinstance(details, Mapping):
-        raise RequestError(f"{who}: ai_support.ai_config has to be an object, not {type(details).__name__}")
+        raise RequestError(f"{who}: ai_support.ai_config must be an object, not {type(details).__name__}")
     known = ("model", "base_url", "api_base", "api_key", "max_tokens", "temperature", "timeout", "effort")
     out = {name: details[name] for name in known if details and details.get(name) is not None}
     if support.get("endpoint_type") is not None:
@@ -238,12 +236,12 @@ def _model(who: str, spec: Any, given: Mapping[str, Any]) -> Any:
 
     if not isinstance(spec, str):
         if not hasattr(spec, "generate"):
-            raise RequestError(f"{who}: judge.model has to be the name of a model, not {type(spec).__name__}")
+            raise RequestError(f"{who}: judge.model must be the name of a model, not {type(spec).__name__}")
         return spec if given.get("api") is None else models.get(spec, api=given["api"])
     address = given.get("base_url") or given.get("api_base")
     key, kind = given.get("api_key"), given.get("endpoint_type")
     if address is not None and not isinstance(address, str):
-        raise RequestError(f"{who}: base_url has to be text")
+        raise RequestError(f"{who}: base_url must be text")
     if kind is None and address is None:
         model = models.get(spec)
     else:
@@ -253,7 +251,7 @@ def _model(who: str, spec: Any, given: Mapping[str, Any]) -> Any:
     changes: dict[str, Any] = {}
     if key is not None:
         if not isinstance(key, str) or not key.strip():
-            raise RequestError(f"{who}: api_key has to be non-empty text")
+            raise RequestError(f"{who}: api_key must be non-empty text")
         changes["key_env"] = keep_key(key.strip())
     if given.get("timeout") is not None:
         seconds = _Numbers(who).real("timeout", given["timeout"], 0.0, 0.0, 86400.0, open_low=True)
@@ -295,7 +293,7 @@ class _Numbers:
         if value is None:
             return False
         if not isinstance(value, bool):
-            raise RequestError(f"{self.who}: {name} has to be true or false, not {str(value)[:40]!r}")
+            raise RequestError(f"{self.who}: {name} must be true or false, not {str(value)[:40]!r}")
         return value
 
     def whole(self, name: str, value: object, default: int, low: int, high: int) -> int:
@@ -303,7 +301,7 @@ class _Numbers:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise RequestError(
-                f"{self.who}: {name} has to be a whole number from {low} to {high}, not {str(value)[:40]!r}"
+                f"{self.who}: {name} must be a whole number from {low} to {high}, not {str(value)[:40]!r}"
             )
         return value
 
@@ -331,7 +329,7 @@ class _Numbers:
             or (open_high and value == high)
         ):
             raise RequestError(
-                f"{self.who}: {name} has to be a number between {low:g} and {high:g}, not {str(value)[:40]!r}"
+                f"{self.who}: {name} must be a number between {low:g} and {high:g}, not {str(value)[:40]!r}"
             )
         return float(value)
 

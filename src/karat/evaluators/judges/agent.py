@@ -92,9 +92,9 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
         super().__init__(config, **options)
         self.requirements = None if requirements is None else _requirements(self.name, requirements)
         if not isinstance(requirements_key, str) or not requirements_key:
-            raise RequestError(f"{self.name}: requirements_key has to be the name of a field of the input")
+            raise RequestError(f"{self.name}: requirements_key must be the name of a field of the input")
         if isinstance(window, bool) or not isinstance(window, int) or window < 200:
-            raise RequestError(f"{self.name}: window has to be a whole number of 200 characters or more")
+            raise RequestError(f"{self.name}: window must be a whole number of 200 characters or more")
         self.requirements_key, self.window = requirements_key, window
         if self.requirements is not None:
             self.params["requirements"] = self.requirements
@@ -320,11 +320,11 @@ def _requirements(who: str, given: Any) -> list[str]:
     if isinstance(given, str):
         given = [line for line in given.splitlines() if line.strip()]
     if not isinstance(given, Sequence) or not given or len(given) > MOST_REQUIREMENTS:
-        raise RequestError(f"{who}: requirements have to be a list of 1 to {MOST_REQUIREMENTS} texts")
+        raise RequestError(f"{who}: requirements must be a list of 1 to {MOST_REQUIREMENTS} texts")
     out = []
     for number, each in enumerate(given, 1):
         text = each.get("requirement", each.get("criteria")) if isinstance(each, Mapping) else each
         if not isinstance(text, str) or not text.strip():
-            raise RequestError(f"{who}: requirement {number} has to be non-empty text")
+            raise RequestError(f"{who}: requirement {number} must be non-empty text")
         out.append(text.strip())
     return out

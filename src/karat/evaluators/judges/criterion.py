@@ -92,7 +92,7 @@ class _CriterionJudge(JudgeEvaluator):
     ) -> None:
         super().__init__(config, **options)
         if not isinstance(continuous, bool) or not isinstance(together, bool):
-            raise RequestError(f"{self.name}: continuous and together have to be true or false")
+            raise RequestError(f"{self.name}: continuous and together must be true or false")
         self.criteria = _criteria(self.name, criterion)
         self.continuous = continuous or scale is not None
         self.scale = _scale(self.name, scale)
@@ -103,7 +103,7 @@ class _CriterionJudge(JudgeEvaluator):
             )
         if isinstance(pass_mark, bool) or not isinstance(pass_mark, (int, float)) or not 0 < pass_mark <= 1:
             raise RequestError(
-                f"{self.name}: pass_mark has to be a number above 0 and up to 1, not {pass_mark!r}"
+                f"{self.name}: pass_mark must be a number above 0 and up to 1, not {pass_mark!r}"
             )
         self.pass_mark = float(pass_mark)
         self.pass_fail = (
@@ -277,7 +277,7 @@ class LLMJudge(_CriterionJudge):
     ) -> None:
         super().__init__(config, criterion, continuous, **options)
         if not isinstance(use_reference, bool):
-            raise RequestError(f"{self.name}: use_reference has to be true or false")
+            raise RequestError(f"{self.name}: use_reference must be true or false")
         self.use_reference = use_reference
         if not use_reference:
             self.params["use_reference"] = False
@@ -332,11 +332,11 @@ def _criteria(who: str, given: Any) -> dict[str, str]:
     elif isinstance(given, Sequence):
         given = {f"criterion {number}": text for number, text in enumerate(given, 1)}
     if not isinstance(given, Mapping) or not given:
-        raise RequestError(f"{who}: criterion has to be a text, a list of texts or {{name: text}}")
+        raise RequestError(f"{who}: criterion must be a text, a list of texts or {{name: text}}")
     out = {}
     for name, text in given.items():
         if not isinstance(name, str) or not isinstance(text, str) or not text.strip():
-            raise RequestError(f"{who}: criterion {name!r} has to be non-empty text")
+            raise RequestError(f"{who}: criterion {name!r} must be non-empty text")
         out[name] = text.strip()
     return out
 
@@ -351,7 +351,7 @@ def _scale(who: str, given: Any) -> dict[int, str]:
             for number in range(given + 1)
         }
     if not isinstance(given, Mapping) or len(given) < 2:
-        raise RequestError(f"{who}: scale has to have at least two integers with what each of them means")
+        raise RequestError(f"{who}: scale must have at least two integers with what each of them means")
     out = {}
     for number, text in given.items():
         try:
@@ -374,10 +374,10 @@ def _choices(who: str, given: Any) -> dict[str, float]:
     else:
         pairs = []
     if len(pairs) < 2 or len(dict(pairs)) != len(pairs):
-        raise RequestError(f"{who}: choices have to be two or more different names, with scores or in order")
+        raise RequestError(f"{who}: choices must be two or more different names, with scores or in order")
     for name, score in pairs:
         if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
             raise RequestError(
-                f"{who}: the score of choice {name!r} has to be a number from 0 to 1, not {score!r}"
+                f"{who}: the score of choice {name!r} must be a number from 0 to 1, not {score!r}"
             )
     return {name: float(score) for name, score in pairs}

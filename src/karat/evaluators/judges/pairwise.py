@@ -46,9 +46,9 @@ class PairwiseJudge(JudgeEvaluator):
     ) -> None:
         super().__init__(config, **options)
         if not isinstance(criterion, str) or not criterion.strip():
-            raise RequestError(f"{self.name}: criterion has to be non-empty text")
+            raise RequestError(f"{self.name}: criterion must be non-empty text")
         if not isinstance(both_orders, bool) or not isinstance(use_reference, bool):
-            raise RequestError(f"{self.name}: both_orders and use_reference have to be true or false")
+            raise RequestError(f"{self.name}: both_orders and use_reference must be true or false")
         self.criterion, self.use_reference = criterion.strip(), use_reference
         # Both orders are one comparison here, not two items of the stage, which `both_orders` of an evaluator means.
         self._orders = (False, True) if both_orders else (False,)

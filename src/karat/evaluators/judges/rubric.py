@@ -216,7 +216,7 @@ def read_rubric(given: object) -> Rubric:
     """Check a rubric: every mistake is named, with its place."""
     if not isinstance(given, Mapping):
         raise RequestError(
-            f"rubric_dag: dag has to be an object with root and nodes, not {type(given).__name__}"
+            f"rubric_dag: dag must be an object with root and nodes, not {type(given).__name__}"
         )
     problems: list[str] = []
     unknown = [str(name) for name in given if name not in ("key", "root", "nodes", "description")]
@@ -225,11 +225,11 @@ def read_rubric(given: object) -> Rubric:
     ]
     key = given.get("key", "rubric_dag")
     if not isinstance(key, str) or not key.strip():
-        problems.append("dag.key has to be text")
+        problems.append("dag.key must be text")
     written = given.get("nodes")
     if not isinstance(written, Mapping) or not written or len(written) > MOST_NODES:
         raise ConfigError(
-            [*problems, f"dag.nodes has to be an object with 1 to {MOST_NODES} nodes"], "rubric_dag"
+            [*problems, f"dag.nodes must be an object with 1 to {MOST_NODES} nodes"], "rubric_dag"
         )
     nodes: dict[str, Node] = {}
     names = [_name(name) for name in written]
@@ -269,7 +269,7 @@ def _name(value: Any) -> str:
 def _node(name: str, given: Any, problems: list[str]) -> Node | None:
     at = f"dag.nodes.{name}"
     if not isinstance(given, Mapping):
-        problems.append(f"{at} has to be an object with question, choices and branches")
+        problems.append(f"{at} must be an object with question, choices and branches")
         return None
     before = len(problems)
     for field in given:
@@ -279,11 +279,11 @@ def _node(name: str, given: Any, problems: list[str]) -> Node | None:
             )
     question = given.get("question")
     if not isinstance(question, str) or not question.strip():
-        problems.append(f"{at}.question has to be text")
+        problems.append(f"{at}.question must be text")
     branches = _branches(at, given.get("branches"), problems)
     written = given.get("choices", list(branches))
     if not isinstance(written, Sequence) or isinstance(written, str) or len(written) < 2:
-        problems.append(f"{at}.choices has to be a list of two or more choices")
+        problems.append(f"{at}.choices must be a list of two or more choices")
         return None
     try:
         choices = [choice_name(at, choice) for choice in written]
@@ -305,7 +305,7 @@ def _node(name: str, given: Any, problems: list[str]) -> Node | None:
 
 def _branches(at: str, given: Any, problems: list[str]) -> dict[str, str | Leaf]:
     if not isinstance(given, Mapping):
-        problems.append(f"{at}.branches has to be an object with a branch for each choice")
+        problems.append(f"{at}.branches must be an object with a branch for each choice")
         return {}
     out: dict[str, str | Leaf] = {}
     for choice, branch in given.items():
@@ -322,7 +322,7 @@ def _branches(at: str, given: Any, problems: list[str]) -> dict[str, str | Leaf]
         elif isinstance(branch, (str, bool)):
             out[name] = _name(branch)
         else:
-            problems.append(f"{at}.branches.{name} has to be the name of a node or {{score, label}}")
+            problems.append(f"{at}.branches.{name} must be the name of a node or {{score, label}}")
             out[name] = Leaf(0.0)
     return out
 
@@ -338,7 +338,7 @@ def _leaf(at: str, given: Mapping[Any, Any], problems: list[str]) -> Leaf | None
         or not math.isfinite(score)
         or not 0 <= score <= 1
     ):
-        problems.append(f"{at}.score has to be a number from 0 to 1, not {str(score)[:40]!r}")
+        problems.append(f"{at}.score must be a number from 0 to 1, not {str(score)[:40]!r}")
         return None
     return Leaf(float(score), choice_name(at, label) if label not in (None, "") else "")
 

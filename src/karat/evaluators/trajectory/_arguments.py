@@ -199,7 +199,7 @@ class CallableRule:
             ) from error
         if matches is None:
             raise TraceError(
-                f"the argument comparison of tool {self.tool!r} gave None: it has to return a verdict"
+                f"the argument comparison of tool {self.tool!r} gave None: it must return a verdict"
             )
         return matches
 
@@ -373,7 +373,7 @@ def build_check(rule: object) -> FieldCheck:
         raise ValueError(f"there is no rule {unknown[0]!r}: {did_you_mean(str(unknown[0]), _OPTIONS)}")
     if "regex" in rule:
         if len(rule) > 1 and set(rule) != {"regex", "ignore_case"}:
-            raise ValueError("regex goes with ignore_case alone")
+            raise ValueError("regex can be combined with ignore_case only")
         return FieldCheck(_pattern(rule["regex"], bool(rule.get("ignore_case"))), agent_only=True)
     if "ignore_case" in rule:
         if len(rule) > 1:
@@ -395,7 +395,7 @@ def _by_function(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bo
 def _within(absolute: Any, relative: Any) -> Callable[[Any, Any], bool]:
     for bound in (absolute, relative):
         if not _is_number(bound) or not bound >= 0:
-            raise ValueError(f"a tolerance is a number from 0 up, not {bound!r}")
+            raise ValueError(f"a tolerance must be a number, 0 or more, not {bound!r}")
 
     def test(a: Any, b: Any) -> bool:
         if equal(a, b) or not (_is_number(a) and _is_number(b)):
@@ -425,7 +425,7 @@ def _pattern(pattern: Any, ignore_case: bool) -> Callable[[Any, Any], bool]:
     import regex
 
     if not isinstance(pattern, str):
-        raise ValueError(f"a regex is a text, not {pattern!r}")
+        raise ValueError(f"a regex must be text, not {pattern!r}")
     try:
         compiled = regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
     except regex.error as error:

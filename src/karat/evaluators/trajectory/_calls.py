@@ -312,7 +312,7 @@ def read_reference(reference_outputs: object, key: str) -> Calls:
     if (found := fast_calls(reference_outputs)) is not None:
         return found
     if reference_outputs is None:
-        raise TraceError(f"{key!r} compares with a reference, and there is none: give `reference_outputs`")
+        raise TraceError(f"{key!r} compares with a reference, but there is none: give `reference_outputs`")
     trajectory = normalize(reference_outputs)
     if trajectory.is_plain_text:
         raise TraceError(

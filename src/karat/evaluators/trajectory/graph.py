@@ -73,7 +73,7 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
         """Pass or fail (or F1), with the nodes and transitions that are missing or extra."""
         if reference_outputs is None:
             raise TraceError(
-                f"{self.key!r} compares with a reference, and there is none: give `reference_outputs`"
+                f"{self.key!r} compares with a reference, but there is none: give `reference_outputs`"
             )
         agent, reference = read_turns(outputs), read_turns(reference_outputs)
         passed, scores, faults = True, [], []
@@ -161,7 +161,7 @@ def _read_turns(value: Any) -> Turns:
             value = msgspec.json.decode(value)
         except (ValueError, RecursionError) as error:
             raise TraceError(
-                "the graph trajectory is a text and no JSON: give {'steps': [[node, …], …]}"
+                "the graph trajectory is a string, but not JSON: give {'steps': [[node, …], …]}"
             ) from error
     value = plain(value)
     if isinstance(value, dict):
@@ -221,8 +221,8 @@ def _check(mode: str, compare: list[str], max_extra: int | None) -> None:
     if max_extra is not None and (
         isinstance(max_extra, bool) or not isinstance(max_extra, int) or max_extra < 0
     ):
-        problems.append(f"max_extra is a number from 0 up, not {max_extra!r}")
+        problems.append(f"max_extra must be a whole number, 0 or more, not {max_extra!r}")
     elif max_extra is not None and mode not in ("superset", "in_order"):
-        problems.append(f"max_extra bounds extras of superset and in_order; mode {mode!r} has none")
+        problems.append(f"max_extra applies to superset and in_order, not to mode {mode!r}")
     if problems:
         raise ConfigError(problems, "graph_trajectory_match")

@@ -426,16 +426,14 @@ def _check(mode: str, arguments: str, allow_repeats: bool, optional: Any, max_ex
     if arguments not in MODES:
         problems.append(f"unknown tool_args_match_mode {arguments!r}: {did_you_mean(str(arguments), MODES)}")
     if not isinstance(optional, (list, tuple)) or not all(_is_optional(each) for each in optional):
-        problems.append("optional is a list of tool names or of positions in the reference, from 0 up")
+        problems.append("optional must be a list of tool names, or of positions in the reference, from 0 up")
     if allow_repeats and mode == "strict":
         problems.append("mode 'strict' takes no allow_repeats: a repeated call is another sequence")
     if max_extra is not None:
         if isinstance(max_extra, bool) or not isinstance(max_extra, int) or max_extra < 0:
-            problems.append(f"max_extra is a number from 0 up, not {max_extra!r}")
+            problems.append(f"max_extra must be a whole number, 0 or more, not {max_extra!r}")
         elif mode not in ("superset", "in_order"):
-            problems.append(
-                f"max_extra bounds the extra calls of superset and in_order; mode {mode!r} has none"
-            )
+            problems.append(f"max_extra applies to superset and in_order, not to mode {mode!r}")
     if problems:
         raise ConfigError(problems, "trajectory_match")
 

@@ -244,7 +244,7 @@ class RedundantCallsEvaluator(Evaluator):
     ) -> None:
         super().__init__()
         if not isinstance(ignore_tools, (list, tuple)) or not all(isinstance(t, str) for t in ignore_tools):
-            raise ConfigError(["ignore_tools is a list of tool names"], self.name)
+            raise ConfigError(["ignore_tools must be a list of tool names"], self.name)
         check = ParameterCheck(self.name)
         self.ignore_tools = list(ignore_tools)
         self.allow_retries = check.flag("allow_retries", allow_retries)
@@ -331,7 +331,7 @@ def _failed_calls(trajectory: Trajectory) -> set[int]:
 
 def _check_tool(tool: Any) -> None:
     if not isinstance(tool, str) or not tool:
-        raise ConfigError([f"expected_tool is the name of a tool, not {bounded(tool)!r}"], "tool_use")
+        raise ConfigError([f"expected_tool must be the name of a tool, not {bounded(tool)!r}"], "tool_use")
 
 
 def _check_mode(mode: Any, where: str) -> None:

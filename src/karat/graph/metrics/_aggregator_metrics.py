@@ -299,7 +299,9 @@ class StepEfficiencyMetric(BaseAggregatorMetric):
             key=key,
         )
         if isinstance(penalty_per_retry, bool) or not 0 <= penalty_per_retry <= 1:
-            raise ValueError(f"penalty_per_retry is {penalty_per_retry!r}: it is a number between 0 and 1")
+            raise ValueError(
+                f"penalty_per_retry is {penalty_per_retry!r}: it must be a number between 0 and 1"
+            )
         self.predicted_key = predicted_key
         self.golden_key = golden_key
         self.penalty = penalty_per_retry

@@ -275,7 +275,7 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
                 if getattr(metric, "pooled", False):
                     entry.problems.note(
                         (*entry.place, "params", "k"),
-                        "takes all results for attempts at one problem: problem_key would tell problems apart",
+                        "treats all results as attempts at one problem: set problem_key to separate problems",
                     )
         if section.flag("use_previous_output", bool(params.get("use_previous_output", False))):
             return []  # what the processor before it gives is known only then

@@ -136,7 +136,7 @@ def golden_value(value: object, key: str | None, at: int, who: str) -> Any:
     """The golden value of element `at`, at its key; a value that is not an object is returned unchanged."""
     what = f"{who}: golden[{at}]"
     if value is None:
-        raise CannotJudge(f"{what} is None, there is nothing to compare with")
+        raise CannotJudge(f"{what} is None: there is no value to compare with")
     return value if key is None else value_at(value, key, what)
 
 

@@ -392,7 +392,7 @@ def golden_text(value: object, at: int, who: str) -> str:
     """A golden value as text; null has none."""
     text = text_of(value, f"{who}: golden[{at}]")
     if text is None:
-        raise CannotJudge(f"{who}: golden[{at}] is null, there is no text to compare with")
+        raise CannotJudge(f"{who}: golden[{at}] is null: there is no text to compare with")
     return text
 
 
@@ -403,7 +403,7 @@ def similarity(golden: str, predicted: str, who: str) -> float:
     longer = max(len(golden), len(predicted))
     if longer > MAX_LENGTH:
         raise CannotJudge(
-            f"{who}: a text of {longer} characters is too long to be compared, {MAX_LENGTH} is the most"
+            f"{who}: a text of {longer} characters is too long to compare: at most {MAX_LENGTH}"
         )
     return Indel.normalized_similarity(golden, predicted)
 

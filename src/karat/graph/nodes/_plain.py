@@ -225,7 +225,7 @@ def _attribute(section: Section, building: Building) -> tuple[list[Any], list[fl
         return None
     good = all(isinstance(w, (int, float)) and math.isfinite(w) and w >= 0 for w in weights)
     if not good or not sum(weights):
-        section.problem("weights are numbers of 0 or more, and not all 0", "weights")
+        section.problem("weights must be numbers, 0 or more, and not all 0", "weights")
         return None
     return values, [float(weight) for weight in weights]
 

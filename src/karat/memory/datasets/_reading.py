@@ -518,7 +518,7 @@ def _corrected(
         for one in evidence.texts():
             turn = turns.get(turn_id(one))
             if turn is None:
-                raise evidence.error(f"{short(one, 40)} names no turn of the sample")
+                raise evidence.error(f"{short(one, 40)} is not a turn of the sample")
             named.add(one, msgspec.structs.replace(turn_evidence(turn), evidence_id=one))
         found = tuple(named.found.values())
     text = answer.written() if answer is not None else question.answer

@@ -40,7 +40,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
             "choose one value for each and give [{'name': …, 'arguments': {…}}, …]"
         )
     yield from _read(given, key, value)
-    yield Unused("", f"the fields beside {key!r}", rest(value, key), harmless=True, reviewed=True)
+    yield Unused("", f"fields outside {key!r}", rest(value, key), harmless=True, reviewed=True)
 
 
 def _read(given: Any, where: str, value: dict[str, Any]) -> Iterator[Step | Unused]:

@@ -72,7 +72,7 @@ def read(value: Any) -> Iterator[Step | Unused]:
         yield from _read_sdk_message(value)
     else:
         label = kind or value.get("subtype")
-        yield Unused("", f"{label!r} is an event and no message", value, harmless=True)
+        yield Unused("", f"{label!r} is an event, not a message", value, harmless=True)
 
 
 def _repeated(lines: list[Any]) -> Iterator[bool]:

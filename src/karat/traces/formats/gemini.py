@@ -75,7 +75,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
             yield Unused(f"{key}[{position}]", reason, given, reviewed=another)
     others = rest(value, key, *(beside if before else ()))
     if others:
-        yield Unused("", f"the fields beside {key!r}", others, harmless=True)
+        yield Unused("", f"fields outside {key!r}", others, harmless=True)
 
 
 def _candidate(item: Any) -> Any:

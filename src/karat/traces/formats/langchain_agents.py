@@ -40,7 +40,7 @@ def read(value: JSON) -> Iterator[Step | Unused]:
         texts = [key for key in ("input", "output") if isinstance(value.get(key), str)]
         others = rest(value, "intermediate_steps", *texts)
         if others:
-            yield Unused("", "the fields beside 'intermediate_steps'", others, harmless=True)
+            yield Unused("", "fields outside 'intermediate_steps'", others, harmless=True)
     else:
         yield from _read_pair(value)
 

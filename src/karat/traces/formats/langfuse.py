@@ -43,7 +43,7 @@ def read(value: JSON) -> Iterator[Step | Unused]:
         if not any(each.kind in ("model", "tool") for each in found):
             found = [_whole(value), *found]
         elif others := rest(value, "observations"):
-            yield Unused("", "it stands beside 'observations'", others, harmless=True)
+            yield Unused("", "fields outside 'observations'", others, harmless=True)
     else:
         found = [
             _observe(plain(item), f"[{i}]")
@@ -129,7 +129,7 @@ def _messages(value: Any, role: str) -> list[Step | Unused]:
         return [*messages(value, role), *beside]
     if isinstance(value, dict) and isinstance(value.get("messages"), (list, tuple)):
         others = rest(value, "messages")
-        beside = [Unused("", "it stands beside 'messages'", others, harmless=True)] if others else []
+        beside = [Unused("", "fields outside 'messages'", others, harmless=True)] if others else []
         return [*messages(value["messages"], role), *beside]
     return messages(value, role)
 

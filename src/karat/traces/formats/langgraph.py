@@ -46,7 +46,7 @@ def read(value: JSON) -> Iterator[Step | Unused]:
     else:
         yield from placed(read_any(value["values"]), "values")
         yield Unused(
-            "", "it stands beside 'values', where the state is", rest(value, "values"), harmless=True
+            "", "fields outside 'values', which holds the state", rest(value, "values"), harmless=True
         )
 
 
@@ -113,7 +113,7 @@ def _added(collected: list[Any], state: Any) -> tuple[list[Any], list[tuple[str,
     beside += [("a repeated message", message) for message in again if message not in new]
     others = rest(state, "messages") if isinstance(state, dict) else state
     if others:
-        beside.append(("it stands beside 'messages'", others))
+        beside.append(("fields outside 'messages'", others))
     if any(message["id"] == _REMOVE_ALL for message in removing):
         # The update lists all messages, perhaps in another order.
         return [message for message in collected if message not in again] + new, beside

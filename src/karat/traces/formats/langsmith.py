@@ -40,7 +40,7 @@ def read(value: JSON) -> Iterator[Step | Unused]:
             if others:
                 yield Unused(f"[{position}]", "the fields of a batch beside its runs", others, harmless=True)
     runs = [run for position, item in enumerate(given) for run in _flat(plain(item), f"[{position}]")]
-    yield from (Unused(where, "it is no run", run) for run, where in runs if not _is_run(run))
+    yield from (Unused(where, "not a run", run) for run, where in runs if not _is_run(run))
     yield from combine(_observe(run, where) for run, where in runs if _is_run(run))
 
 

@@ -202,4 +202,4 @@ def _read_completion(value: dict[str, Any]) -> Iterator[Step | Unused]:
             yield from read_message({**rest(choice, "message"), "role": "assistant", **message})
     others = rest(value, "choices")
     if others:
-        yield Unused("", "the fields beside 'choices'", others, harmless=True)
+        yield Unused("", "fields outside 'choices'", others, harmless=True)

@@ -86,7 +86,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
             else:
                 yield Unused(f"output[{position}]", "not an item of a response", item)
         others = rest(value, "output", *(("instructions",) if system else ()))
-        yield Unused("", "the fields beside 'output'", others, harmless=True)
+        yield Unused("", "fields outside 'output'", others, harmless=True)
         return
     kind = value["type"]
     if kind == "message":

@@ -42,7 +42,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
             yield UnreadCall(where, "a turn without a speaker or a text", turn)
     others = rest(value, "conversation")
     if others:
-        yield Unused("", "the fields beside 'conversation'", others, harmless=True)
+        yield Unused("", "fields outside 'conversation'", others, harmless=True)
 
 
 def fast_calls(turns: list[Any]) -> tuple[list[str], list[Any]] | None:

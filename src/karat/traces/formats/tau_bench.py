@@ -43,7 +43,7 @@ def read(value: JSON) -> Iterator[Step | Unused]:
         reason = "tool calls of the simulated user, who has tools of their own, and their results"
         yield Unused(key, reason, of_user, harmless=True, reviewed=True)
     # The rest holds the expected actions and the reward, which are not the agent's.
-    yield Unused("", f"the fields beside {key!r}", rest(value, key), harmless=True, reviewed=True)
+    yield Unused("", f"fields outside {key!r}", rest(value, key), harmless=True, reviewed=True)
 
 
 def _messages(given: list[Any]) -> list[Any]:

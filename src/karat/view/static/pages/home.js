@@ -42,7 +42,7 @@ export class HomePage extends Component {
         <button type="button" disabled=${!chosen.length} onClick=${() => go(runsPath("p", chosen))}>Cost and time</button>
         ${chosen.length ? html`<button type="button" onClick=${() => change({ select: null })}>Clear</button>` : null}
       </div>
-      ${data.datasets.length ? null : html`<p>There are no runs yet: <code>karat run</code> makes one.</p>`}
+      ${data.datasets.length ? null : html`<p>There are no runs yet: <code>karat run</code> creates one.</p>`}
       ${data.datasets.map((/** @type {any} */ each) => this.dataset(each, chosen))}`}<//>`;
   }
   /** @param {any} data @param {string[]} chosen */

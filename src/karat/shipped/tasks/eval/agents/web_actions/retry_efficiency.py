@@ -20,7 +20,7 @@ class RetryEfficiency(BaseAggregatorMetric):
     def validate_config(self) -> None:
         self.penalty = self.config["penalty_per_retry"]
         if not isinstance(self.penalty, (int, float)) or not 0 <= self.penalty <= 1:
-            raise ValueError(f"penalty_per_retry is {self.penalty!r}: it is a number between 0 and 1")
+            raise ValueError(f"penalty_per_retry is {self.penalty!r}: it must be a number between 0 and 1")
 
     def start(self) -> dict[str, Any]:
         return {"missions": {}, "of": 0}

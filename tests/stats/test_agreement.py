@@ -178,7 +178,7 @@ def test_what_is_refused(refuses) -> None:
         krippendorff_alpha([], "ratio")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ValueError, match="give order"):
         krippendorff_alpha([["a", 1]], "ordinal")
-    with pytest.raises(ValueError, match="order"):
+    with refuses(ValueError):
         krippendorff_alpha([["a", "b"]], "ordinal", order=["a"])
     with refuses(ValueError):
         kappa(["a"], ["a", "b"])

@@ -194,8 +194,8 @@ def label_notices(handle: Run | Evaluation, labels: Sequence[str]) -> list[str]:
             command = handle.store.command("tag", handle.id, label, "--move")
             verb = "have" if more else "has"
             notices.append(
-                f"{taken[-1]}{more} also {verb} the label {clean(label)!r}, so it is ambiguous as the name of a"
-                f" {handle.kind}: {command}"
+                f"{taken[-1]}{more} also {verb} the label {clean(label)!r}, which now names several"
+                f" {handle.kind}s: {command}"
             )
     return notices
 

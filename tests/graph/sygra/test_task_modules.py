@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from pathlib import Path
@@ -199,3 +200,20 @@ def test_modules_stay_in_place_while_another_thread_loads_the_changed_task(tmp_p
         assert "changing_words" in sys.modules
     other.join()
     assert found == [22]
+
+
+def test_a_folder_whose_parent_another_task_put_aside_is_another_tasks(tmp_path, monkeypatch):
+    """A folder without an init file asks its parent package for its path, and that may be gone."""
+    (tmp_path / "elsewhere" / "tasks" / "eval" / "agents").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    module = importlib.import_module("tasks.eval.agents")
+    for name in ("tasks", "tasks.eval"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tasks.eval.agents", module)
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    own = OwnModules(folder)
+    own.refresh()
+    with own.in_place():
+        assert "tasks.eval.agents" not in sys.modules
+    assert sys.modules["tasks.eval.agents"] is module

@@ -101,7 +101,10 @@ class OwnModules:
         file = _file(module)
         if file.suffix == ".py":
             return "site-packages" not in file.parts and not file.is_relative_to(self.folder)
-        paths = list(getattr(module, "__path__", ()))
+        try:
+            paths = list(getattr(module, "__path__", ()))
+        except KeyError:  # a folder without an init file asks its parent, which another task has put aside
+            return True
         return bool(paths) and not any("site-packages" in Path(path).parts for path in paths)
 
     def _keep(self) -> None:

@@ -4,6 +4,8 @@ import csv
 import json
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -408,8 +410,6 @@ def test_rm_is_refused_while_a_process_works_on_it(karat, made, says):
 def test_an_export_to_a_terminal_has_no_control_characters(karat, project):
     import os
     import pty
-    import subprocess
-    import sys
 
     (project / "rude.py").write_text("def rude(text):\n    return '\\x1b[31m' + text + '\\x9b2J'\n")
     data = ["--data", "qa.jsonl", "--input", "question"]
@@ -433,6 +433,36 @@ def test_an_export_to_a_terminal_has_no_control_characters(karat, project):
     assert "one" in text
     assert "\x1b" not in text
     assert "\x9b" not in text
+
+
+FULL = """
+import resource, runpy, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+sys.argv = ["karat", *sys.argv[1:]]
+runpy.run_module("karat", run_name="__main__")
+"""
+"""karat on a disk where a file has at most ten bytes."""
+
+
+@pytest.mark.parametrize("output", [[], ["-o", "-"], ["-o", "/dev/stdout"]])
+def test_an_export_to_a_full_disk_is_one_sentence(project, made, output, says):
+    command = [sys.executable, "-c", FULL, "export", made["run"], "--format", "csv", *output]
+    with (project / "rows.csv").open("wb") as file:
+        done = subprocess.run(
+            command, stdout=file, stderr=subprocess.PIPE, text=True, check=False, cwd=project
+        )
+    assert done.returncode == 2
+    says(done.stderr)
+
+
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_nothing_is_written_over_the_store(karat, project, made, command, says):
+    for name in ("karat.db", "karat.db-wal"):
+        said = karat(command, made["run"], "--format", "csv", "-o", name)
+        assert said.code == 2
+        says(said.err)
+    assert karat("show", made["run"]).code == 0
 
 
 def test_the_commands_that_are_printed_name_the_store(karat, project):

@@ -36,8 +36,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.store import open_existing
     from karat.store.handles import Aggregation
 
-    format = format_of(given.output, given.format)
-    to_stdout = given.output in (None, "-")
+    to_stdout = given.output in (None, "-", "/dev/stdout")
+    format = format_of(None if to_stdout else given.output, given.format)
     if to_stdout and terminal.as_json and format != "json":
         if given.format is not None:
             raise UsageError(
@@ -55,12 +55,10 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
                 notice += f", which holds estimates; for the rows: {rows}"
             terminal.notice(notice)
         if to_stdout:
-            try:
+            with terminal.writing():
                 file: Any = _Harmless(terminal.binary) if terminal.binary.isatty() else terminal.binary
                 write(handle, file, format)
                 terminal.binary.flush()
-            except BrokenPipeError:
-                terminal.reader_gone()
             return 0
         count = export(handle, Path(given.output), format)
         terminal.show(

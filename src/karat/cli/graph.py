@@ -32,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Draw a task from its file alone: its code is not imported."""
-    from karat.datasets.writers import unwritable
+    from karat.datasets.writers import write_whole
     from karat.graph import arrows, load_outline, mermaid, svg
 
     wanted = given.format or _form(given.out)
@@ -47,10 +47,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     if given.out is None:
         terminal.show(document, drawn)
         return 0
-    try:
-        Path(given.out).write_text(drawn, encoding="utf-8")
-    except OSError as error:
-        raise unwritable(given.out, error) from error
+    write_whole(given.out, drawn)
     terminal.show({**document, "file": given.out}, f"wrote {given.out}")
     return 0
 

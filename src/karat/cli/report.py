@@ -37,7 +37,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Write the report."""
     from karat.analysis.summary import summarise
     from karat.cli.outcome import latest_notice
-    from karat.datasets.writers import unwritable
+    from karat.datasets.writers import write_whole
     from karat.formatting import clean, plural
     from karat.reporting.html_report import html_report
     from karat.reporting.rendering import FORMATS as ENDINGS
@@ -60,10 +60,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         summary = summarise(store, handles, given.confidence)
         written = html_report(store, summary, given.confidence) if form == "html" else None
     if given.output is not None:
-        try:
-            Path(given.output).write_text(written or render(summary, form or "text"), encoding="utf-8")
-        except OSError as error:
-            raise unwritable(given.output, error) from error
+        write_whole(given.output, written or render(summary, form or "text"))
         terminal.show(
             {"file": given.output, "format": form, "runs": [run.id for run in summary.runs]},
             f"wrote the report on {plural(len(summary.runs), 'run')} to {clean(given.output)}",

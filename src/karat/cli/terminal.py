@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 if TYPE_CHECKING:
@@ -65,9 +66,15 @@ class Terminal:
 
     def write(self, text: str) -> None:
         """Write to stdout. If the reader has closed the pipe, continue without output: the work is stored."""
-        try:
+        with self.writing():
             self._out.write(text)
             self._out.flush()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Continue without output where the reader of stdout has gone; raise RequestError where the disk is full."""
+        try:
+            yield
         except BrokenPipeError:
             self.reader_gone()
         except OSError as error:

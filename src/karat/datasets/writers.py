@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
+import re
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -38,8 +41,18 @@ class RecordWriter(Protocol):
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that replaces `path` when it is complete. After an error `path` is as it was.
 
+    A symbolic link stays, and its target is replaced. Devices, FIFOs and open descriptors such as `/dev/stdout` are
+    written to directly. A database is refused: it may be the store itself.
+
     What killed processes left of earlier ones is removed: a process holds a lock on its file, which ends with it.
     """
+    path, descriptor = _target(path)
+    if descriptor is not None or not _is_replaceable(path):
+        with os.fdopen(
+            os.open(path, os.O_WRONLY) if descriptor is None else os.dup(descriptor), "wb"
+        ) as file:
+            yield file
+        return
     prefix = f".{path.name[:200]}."
     _remove_abandoned(path.parent, prefix)
     descriptor, temporary = tempfile.mkstemp(prefix=prefix, suffix=UNFINISHED, dir=path.parent)
@@ -51,6 +64,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
+        _refuse_database(path)  # it may have been made meanwhile
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -58,6 +72,82 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     finally:
         if held is not None:
             os.close(held)
+
+
+def write_whole(path: str | Path, content: str) -> None:
+    """Write a text as a whole file; raises RequestError where that is not possible."""
+    try:
+        with whole_file(Path(path)) as file:
+            file.write(content.encode())
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+_MOST_LINKS = 40
+"""Symbolic links that are followed, as many as Linux follows."""
+_DESCRIPTOR = re.compile(r"/(?:proc/(?:self|thread-self|\d+(?:/task/\d+)?)|dev)/fd/(\d+)")
+
+
+def _target(path: Path) -> tuple[Path, int | None]:
+    """The file behind symbolic links, and the open descriptor that the path names, as /dev/stdout does.
+
+    A database is refused.
+    """
+    try:
+        _refuse_database(path)
+        place = os.path.abspath(path)
+        for _ in range(_MOST_LINKS):
+            place = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
+            named = _DESCRIPTOR.fullmatch(place)
+            if named and (place.startswith("/dev/") or f"/{os.getpid()}/" in place):
+                return Path(place), int(named[1])
+            if (
+                not os.path.islink(place) or named
+            ):  # links of other processes lead to places that have no name
+                return Path(place), None
+            place = os.path.join(os.path.dirname(place), os.readlink(place))
+    except ValueError as error:  # a NUL
+        raise OSError(errno.EINVAL, str(error)) from error
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Whether a path is free or a regular file; raises IsADirectoryError for a folder."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return True
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    return stat.S_ISREG(mode) and not _DESCRIPTOR.fullmatch(str(path))
+
+
+_DATABASE = b"SQLite format 3\0"
+_LOGS = ("-wal", "-shm", "-journal")
+"""What is appended to the name of a database to name its logs."""
+
+
+def _refuse_database(path: Path) -> None:
+    """Raise RequestError for a file that is a SQLite database, as stores and reply caches are, or a log of one."""
+    place = os.path.realpath(path)
+    logged = next((place.removesuffix(end) for end in _LOGS if place.endswith(end)), None)
+    if _is_database(path):
+        what = "a store or another SQLite database"
+    elif logged is not None and _is_database(logged):
+        what = f"a log of the database {logged}"
+    else:
+        return
+    raise RequestError(f"{path} is {what}, which writing would destroy: choose another file")
+
+
+def _is_database(path: str | Path) -> bool:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would wait for its writer
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(_DATABASE)) == _DATABASE
+    except OSError:
+        return False
 
 
 UNFINISHED = ".unfinished"
@@ -99,9 +189,14 @@ def _umask() -> int:
 def check_writable(path: Path) -> None:
     """Raises RequestError when a file cannot be written; makes its folder."""
     try:
-        if path.is_dir():
-            raise IsADirectoryError(0, "it is a folder")
         path.parent.mkdir(parents=True, exist_ok=True)
+        path, opened = _target(path)
+        if opened is not None:
+            return
+        if not _is_replaceable(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
         os.close(descriptor)
         os.unlink(temporary)

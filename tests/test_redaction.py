@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+from random import Random
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -88,6 +89,25 @@ def test_every_form_is_removed(secret):
         assert MASK in out, name
         # At most the edges of a base64 text remain, which its neighbours share.
         assert len(out) < len(f'{{"said": "the key is {MASK} or so"}}') + 20, (name, out)
+
+
+@pytest.mark.parametrize("length", [8, 20, 54, 80, 300])
+@pytest.mark.parametrize("width", [64, 76])
+@pytest.mark.parametrize("before", range(0, 80, 7))
+def test_base64_with_line_breaks_is_removed(length, width, before):
+    random = Random(length + width + before)
+    secret = "".join(random.choices("abcdefABCDEF0123456789+/-_", k=length))
+    encoded = base64.b64encode(b"x" * before + secret.encode() + b" and more").decode()
+    lines = [encoded[at : at + width] for at in range(0, len(encoded), width)]
+    for line in ("\n", "\r\n", "\n  "):
+        broken = line.join(lines)
+        for text in (broken, json.dumps(broken), json.dumps(json.dumps(broken)), quote(broken, safe="+/")):
+            out = Redactor([secret]).in_text(text)
+            assert MASK in out
+            # What is left, besides the base64 of what stands before and after it: at most its edges.
+            assert len(out) < len(MASK) + before * 4 // 3 + 16 + 24 + 6 * len(lines)
+            if text[:1] == '"':
+                json.loads(out)
 
 
 @given(secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=8, max_size=40), data=st.data())

@@ -71,6 +71,7 @@ class Redactor:
         literals: list[bytes] = []
         escapable: list[str] = []
         wide: list[str] = []
+        in_base64: list[bytes] = []
         for secret in self.secrets:
             encoded = [
                 each
@@ -78,6 +79,7 @@ class Redactor:
                 if len(each) >= SHORTEST_ENCODED
             ]
             literals += [_bytes(secret), *encoded]
+            in_base64 += _base64_forms(secret)
             if all(ord(c) < 0x100 for c in secret):
                 wide.append("\0".join(secret))
             # The + and / of base64 are escaped in URLs and by some JSON writers; the rest of it is not.
@@ -92,6 +94,12 @@ class Redactor:
         }
         self._signs = (*_ANY_CHARACTER, *(sign for sign, counts in signs.items() if counts))
         self._escaped = _escaped_pattern(escapable) if self.secrets else None
+        self._base64 = [form for form in dict.fromkeys(in_base64) if len(form) >= SHORTEST_ENCODED]
+        # One of two neighbouring pieces of a form is whole: lines of base64 are longer than both together.
+        halves = [(form, min(_PIECE, len(form) // 2)) for form in self._base64]
+        self._pieces = tuple(
+            dict.fromkeys(piece for form, half in halves for piece in (form[:half], form[half : 2 * half]))
+        )
         self._wide = _escaped_pattern(wide) if wide else None
 
     def __bool__(self) -> bool:
@@ -107,7 +115,15 @@ class Redactor:
             data = self._escaped.sub(MASK.encode(), data)
             if self._wide is not None and any(sign in data for sign in _ESCAPED_NULS):
                 data = self._wide.sub(MASK.encode(), data)
+        if any(sign in data for sign in _BREAKS) and any(piece in data for piece in self._pieces):
+            data = self._broken.sub(MASK.encode(), data)
         return data
+
+    @functools.cached_property
+    def _broken(self) -> re.Pattern[bytes]:
+        """Base64 with line breaks in it, as MIME and the `base64` program write it; made only where it is needed."""
+        forms = ["".join(f"\\x{byte:02x}{_BREAK}" for byte in each) for each in self._base64]
+        return re.compile("|".join(each.removesuffix(_BREAK) for each in forms).encode())
 
     def in_text(self, text: str) -> str:
         """The text without the secrets."""
@@ -128,6 +144,11 @@ def of_environment() -> Redactor:
 def _redactor(secrets: tuple[str, ...]) -> Redactor:
     return Redactor(secrets)
 
+
+_BREAKS = (b"\n", b"\r", b"\\n", b"\\r", b"%0", b"&#1")
+_BREAK = r"(?:(?:[\r\n]|\\{1,8}[rn]|%0[AaDd]|&#1[03];)(?:[ \t]|\\{1,8}t|%20|%09){0,8}){0,4}"
+"""What may stand between two characters of base64: line breaks, also escaped, and the indentation after them."""
+_PIECE = 8
 
 _ANY_CHARACTER = (b"%", b"\\u", b"\\U", b"\\x", b"&#")
 """How escapes begin that can stand for any character."""

@@ -16,6 +16,8 @@ from typing import Any
 
 import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import karat
 from karat import models
@@ -387,9 +389,46 @@ async def test_a_wait_that_is_too_long_is_a_clear_failure(quick, text):
         assert server.count == 1
 
 
-@pytest.mark.parametrize("text", ["-1", "nan", "soon", ""])
+HUGE = "9" * 20
+ODD_DATES = [
+    f"Mon, 01 Jan {HUGE} 00:00:00 GMT",
+    f"Mon, 01 Jan 2029 00:00:00 +{HUGE}",
+    f"Mon, {HUGE} Jan 2029 00:00:00 GMT",
+    "Mon, 01 Jan 2029 00:00:00 +9999999999",
+    "31 Dec 9999 23:59:59 -2359",
+    "01 Jan 0001 00:00:00 +2359",
+    f"{HUGE}-01-01",
+    "0001-01-01T00:00:00+23:59",
+]
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "soon", "", *ODD_DATES[:4]])
 def test_a_wait_that_cannot_be_read_is_none(text):
     assert requested_wait({"retry-after": text}) is None
+
+
+@pytest.mark.parametrize("text", ODD_DATES)
+async def test_dates_beyond_the_calendar_spoil_no_answer(quick, text):
+    limit = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": text, "Retry-After": text}
+    requested_wait({name.lower(): value for name, value in limit.items()})
+    answer = {"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}]}
+    answering = Failing(status=200, body=json.dumps(answer).encode(), headers=limit)
+    with FakeProvider(failures={1: answering}) as server:
+        assert (await quick(server).generate("x")).text == "Paris"
+        assert server.count == 1
+
+
+@given(st.text("0123456789 :,+-TZGMonJaDec.", max_size=64))
+def test_no_date_raises(text):
+    requested_wait({"retry-after": text})
+
+
+async def test_a_key_in_a_header_is_not_repeated(quick, monkeypatch, refuses):
+    monkeypatch.setenv("MY_KEY", "sk-canary-5f3a9b7c1d2e")
+    failing = Failing(body=b"abc", headers={"Content-Encoding": "sk-canary-5f3a9b7c1d2e"})
+    with FakeProvider(failures={1: failing}) as server, refuses(models.BrokenBody) as caught:
+        await quick(server, api_key_env="MY_KEY").generate("x")
+    assert "canary" not in str(caught.value)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")

@@ -276,6 +276,10 @@ def _number(text: str) -> float | None:
     )  # NaN is neither; 1e9 seconds are a wait that is too long to wait for
 
 
+_NO_DATE = (ValueError, TypeError, OverflowError, OSError, IndexError, AttributeError)
+"""What the readers of dates raise for odd texts, and for years and zones beyond those of a `datetime`."""
+
+
 def _seconds(text: str, now: datetime | None) -> float | None:
     """A number of seconds, `6m0s`, an HTTP date or an ISO time."""
     text = text.strip()[:64]
@@ -289,11 +293,11 @@ def _seconds(text: str, now: datetime | None) -> float | None:
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             moment = read(text)
-        except (ValueError, TypeError):
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+        except _NO_DATE:
             continue
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
     return None
 
 

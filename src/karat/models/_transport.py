@@ -515,6 +515,10 @@ def _decompressed(body: bytes, encodings: str, spec: str, limit: int) -> bytes:
     return out
 
 
+_OTHER_ENCODINGS = ("aes128gcm", "br", "compress", "dcb", "dcz", "exi", "pack200-gzip", "x-compress", "zstd")
+"""Those of iana.org/assignments/http-parameters that were not asked for."""
+
+
 class _Decompressor:
     """Decompresses a body, whole or piece by piece, up to a limit."""
 
@@ -526,9 +530,9 @@ class _Decompressor:
         self._readers: list[Any] = [None] * len(self.encodings)
         for encoding in self.encodings:
             if encoding not in ("gzip", "x-gzip", "deflate"):
-                failure = BrokenBody(
-                    f"{spec}: the response is compressed with {one_line(encoding, 40)!r}, not with gzip"
-                )
+                # An unknown word is not repeated: a server may return the key there too.
+                how = f"with {encoding!r}" if encoding in _OTHER_ENCODINGS else "in an unknown way"
+                failure = BrokenBody(f"{spec}: the response is compressed {how}, not with gzip")
                 failure.most = 0  # no retry: it would be compressed in the same way
                 raise failure
 

@@ -8,6 +8,7 @@ import gzip
 import json
 import zlib
 
+import msgspec
 import pytest
 
 from karat import models
@@ -181,6 +182,76 @@ def test_choices_that_are_interleaved_are_put_together():
         end = {"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]}
         body += b"data: " + json.dumps(end).encode() + b"\n\n"
     assert [choice.text for choice in read("chat", body).choices] == ["abc", "xyz"]
+
+
+KEY = "sk-canary-5f3a9b7c1d2e"
+PIECES = ("it is sk-can", "ary-5f3a", "9b7c1d2e, really")
+
+
+def as_events(*events):
+    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+
+
+def chat_deltas(*deltas):
+    ends = [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+    return as_events(*({"choices": [{"index": 0, "delta": delta}]} for delta in deltas), *ends)
+
+
+def anthropic_block(block, *deltas):
+    start, *_, stop, delta, end = anthropic()
+    begun = {"type": "content_block_start", "index": 0, "content_block": block}
+    deltas = [{"type": "content_block_delta", "index": 0, "delta": each} for each in deltas]
+    return as_events(start, begun, *deltas, stop, delta, end)
+
+
+def called(part, **more):
+    return {"tool_calls": [{"index": 0, "function": {"arguments": part}, **more}]}
+
+
+LAST = json.dumps({"a": "".join(PIECES)})
+IN_PIECES = {
+    "chat text": ("chat", stream("chat", *PIECES)),
+    "chat arguments": (
+        "chat",
+        chat_deltas(
+            {"tool_calls": [{"index": 0, "id": "1", "function": {"name": "f", "arguments": ""}}]},
+            *(called(LAST[at : at + 15]) for at in range(0, len(LAST), 15)),
+        ),
+    ),
+    "chat reasoning": (
+        "chat",
+        chat_deltas(*({"reasoning_content": each} for each in PIECES), {"content": "yes"}),
+    ),
+    "anthropic text": ("anthropic", stream("anthropic", *PIECES)),
+    "anthropic arguments": (
+        "anthropic",
+        anthropic_block(
+            {"type": "tool_use", "id": "1", "name": "f", "input": {}},
+            *(
+                {"type": "input_json_delta", "partial_json": LAST[at : at + 15]}
+                for at in range(0, len(LAST), 15)
+            ),
+        ),
+    ),
+    "responses text": ("responses", stream("responses", *PIECES)),
+}
+
+
+@pytest.mark.parametrize("what", IN_PIECES)
+async def test_a_key_that_comes_in_pieces_is_not_kept(define, folder, monkeypatch, what):
+    api, body = IN_PIECES[what]
+    monkeypatch.setenv("MY_KEY", KEY)
+    async with sending(define, body):
+        text = (folder / "models.yaml").read_text()
+        define(text + "  api_key_env: MY_KEY\n")
+        with models.recording(example="e") as calls:
+            reply = await models.get("mine", api=api).generate("?", stream=True)
+    models.close()
+    kept = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    for written in (*kept, msgspec.json.encode(calls), repr(reply).encode()):
+        assert KEY.encode() not in written
+    assert b"[secret]" in msgspec.json.encode(calls)
+    assert any(b"[secret]" in each for each in kept)
 
 
 # Over a connection ------------------------------------------------------------------

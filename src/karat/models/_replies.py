@@ -29,6 +29,7 @@ from karat.models._failures import (
 from karat.models._messages import Choice, Reply
 from karat.models._request_context import ProviderReply, RequestContext, Timing, usage_of
 from karat.models.providers import Answer
+from karat.redaction import Redactor
 
 _decode = msgspec.json.Decoder().decode
 
@@ -70,8 +71,12 @@ def read_stream(
     arrivals: list[tuple[int, float]],
     timing: Timing,
     sent: bytes = b"",
+    redactor: Redactor | None = None,
 ) -> ProviderReply:
-    """Read the reply in a stream of events, as if it had come at once, and note when its first piece came."""
+    """Read the reply in a stream of events, as if it had come at once, and note when its first piece came.
+
+    A secret whose pieces came in several events is whole only when they are joined, so it is removed here.
+    """
     if not body.removeprefix(_BOM).lstrip().startswith(_EVENT_FIELDS):
         return read_reply(endpoint, body, seconds, sent)  # a server that does not stream
     form = provider_of(endpoint).format(endpoint)
@@ -97,6 +102,8 @@ def read_stream(
         if not done and not body_of_stream.get("error") and not form.is_complete(body_of_stream):
             raise ValueError("it ended before the reply was complete")
         whole = msgspec.json.encode(body_of_stream)
+        if redactor:
+            whole = redactor.in_bytes(whole)
     except _UNREADABLE as error:
         raise BrokenBody(f"{endpoint.spec}: the stream is broken: {one_line(str(error), 200)}") from None
     asked = read_reply(endpoint, whole, seconds, sent)

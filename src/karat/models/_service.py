@@ -331,7 +331,8 @@ class Service:
 
         def read(answer: bytes, seconds: float) -> ProviderReply:
             if arrivals is not None:
-                return read_stream(endpoint, answer, seconds, arrivals, context.timing, body)
+                redactor = redactor_of(secrets_of(endpoint))
+                return read_stream(endpoint, answer, seconds, arrivals, context.timing, body, redactor)
             return read_reply(endpoint, answer, seconds, body)
 
         if context.batch:

@@ -222,3 +222,113 @@ def test_a_shipped_graph_task_is_checked_in_the_folder_that_init_makes(tmp_path:
     process = start("run", "eval/question_answering/demo", "--check", folder=tmp_path / "my")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
+
+
+AT_IMPORT = """
+import os, signal, sys
+
+_, wanted, number, *given = sys.argv
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == wanted:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), getattr(signal, number))
+
+sys.meta_path.insert(0, Interrupting())
+from karat.cli import main
+
+sys.argv = ["karat", *given]
+sys.exit(main())
+"""
+"""karat with a signal at the import of a module."""
+
+MODULES = [
+    "karat.process",
+    "karat.cli.terminal",
+    "karat.errors",
+    "argparse",
+    "karat.cli.run",
+    "karat.store",
+    "asyncio",
+    "asyncio.coroutines",
+    "asyncio.tasks",
+    "msgspec",
+    "psycopg",
+    "psycopg.pq",
+    "psycopg.connection_async",
+    "psycopg.conninfo",
+]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_while_modules_are_imported_ends_like_ctrl_c(slow: Path, name: str):
+    pytest.importorskip("psycopg")
+    store = "postgresql://me:s3cret@127.0.0.1:1/none"
+    arguments = [name, "run", "slow.py:slow", "--data", "qa.jsonl", "--store", store]
+    started = {
+        module: subprocess.Popen(
+            [sys.executable, "-c", AT_IMPORT, module, *arguments],
+            cwd=slow,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "KARAT_PLUGINS": "0"},
+        )
+        for module in MODULES
+        if not (
+            name != "SIGINT" and module == "karat.process"
+        )  # before that, other signals end the process at once
+    }
+    codes = {}
+    for module, process in started.items():
+        out, err = process.communicate(timeout=60)
+        codes[module] = process.returncode
+        assert "Traceback" not in err + out, (module, err)
+        assert "bug in karat" not in err, (module, err)
+        assert "s3cret" not in err, module
+    assert {module: code for module, code in codes.items() if code != 130} == {}
+
+
+WEAK = """
+import os, signal, sys, weakref
+
+class Thing: pass
+
+thing = Thing()
+at_end = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGINT))
+
+def task(text):
+    return text
+
+def unraisable():
+    global thing
+    del thing
+
+unraisable()
+"""
+
+
+def test_an_interrupt_in_a_callback_is_not_lost(slow: Path):
+    """The import system has such callbacks; Python prints what they raise, and continues."""
+    (slow / "weak.py").write_text(WEAK)
+    process = start("run", "weak.py:task", "--data", "qa.jsonl", folder=slow)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "interrupted" in err
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_further_signals_do_not_change_the_exit_code(slow: Path, name: str):
+    process = start("run", "slow.py:slow", "--data", "qa.jsonl", "--concurrency", "2", folder=slow)
+    wait_for_calls(slow, process, 20)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "interrupted" in line:
+            break
+    while process.poll() is None:
+        process.send_signal(getattr(signal, name))
+    process.communicate(timeout=30)
+    assert process.returncode == 130

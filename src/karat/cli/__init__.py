@@ -6,18 +6,17 @@ undecided · 130 interrupted, resumable.
 
 from __future__ import annotations
 
-import atexit
-import importlib
 import os
 import signal
 import sys
-import threading
-from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from karat.cli.parser import COMMANDS, command_parser, find_command, help_width, overview
-from karat.cli.terminal import Terminal
-from karat.errors import Aborted, KaratError, Stopped
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from karat.cli.terminal import Terminal
+
+# What else a command needs is imported by the functions, where a signal is caught.
 
 __all__ = ["main"]
 
@@ -33,30 +32,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is not None:
         return _exit_code(list(argv))
-    from karat.process import ending_signals
-
     try:
+        from karat.process import ending_signals
+
+        sys.unraisablehook = _unraisable
         with ending_signals():
-            code = _exit_code(sys.argv[1:])
+            try:
+                code = _exit_code(sys.argv[1:])
+            except KeyboardInterrupt:
+                code = INTERRUPTED
+            if code == INTERRUPTED:
+                _end_process(code)
     except KeyboardInterrupt:
-        code = INTERRUPTED
-    if code == INTERRUPTED:
-        _end_process(code)
+        _end_process(INTERRUPTED)
     return code
 
 
+def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """End the process where an interrupt was raised in a callback, from which it does not reach its caller."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.stderr.write("karat: interrupted; finished items are stored\n")
+        _end_process(INTERRUPTED)
+    sys.__unraisablehook__(unraisable)
+
+
 def _exit_code(given: list[str]) -> int:
+    from karat.cli.terminal import Terminal
+    from karat.errors import Aborted, KaratError, Stopped
+
     terminal = Terminal(as_json="--json" in given, quiet="--quiet" in given)
     try:
         return _run(given, terminal)
     except KaratError as error:
+        if _was_interrupted(error):
+            return _interrupted(given, terminal)
         resumable = isinstance(error, (Aborted, Stopped))
         terminal.fail(error, _same_command(given) if resumable else None, new="--new" in given)
         return error.exit_code
     except KeyboardInterrupt:
-        terminal.interrupted(_same_command(given))
-        return INTERRUPTED
+        return _interrupted(given, terminal)
     except Exception as error:
+        if _was_interrupted(error):
+            return _interrupted(given, terminal)
         if os.environ.get("KARAT_TRACEBACK"):
             import traceback
 
@@ -67,7 +84,31 @@ def _exit_code(given: list[str]) -> int:
         terminal.close()
 
 
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether an error was raised while an interrupt was handled: a library may make an ImportError of it."""
+    seen: list[Any] = []
+    while error is not None and error not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _interrupted(given: list[str], terminal: Terminal) -> int:
+    try:
+        command = _same_command(given)
+    except Exception:  # an interrupted import leaves modules behind that cannot be imported again
+        command = "repeat the command"
+    terminal.interrupted(command)
+    return INTERRUPTED
+
+
 def _run(given: list[str], terminal: Terminal) -> int:
+    import importlib
+
+    from karat.cli.parser import COMMANDS, command_parser, find_command, help_width, overview
+
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
     name, rest = find_command(given)
@@ -88,8 +129,14 @@ def _same_command(given: list[str]) -> str:
 
     from karat.store import safe_url
 
+    def safe(url: str) -> str:
+        try:
+            return safe_url(url)
+        except Exception:  # its driver was being imported when an interrupt came
+            return f"{url.partition('://')[0] if '://' in url else 'postgresql'}://***"
+
     words = [
-        re.sub(r"\w+://\S*", lambda url: safe_url(url[0]), safe_url(each) if "://" not in each else each)
+        re.sub(r"\w+://\S*", lambda url: safe(url[0]), safe(each) if "://" not in each else each)
         for each in given
         if each != "--new"
     ]
@@ -101,8 +148,13 @@ PATIENCE_SECONDS = 2.0
 
 
 def _end_process(code: int) -> NoReturn:
-    """End this process without waiting for threads and tasks that ignore cancellation."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """End this process without waiting for threads and tasks that ignore cancellation, or for further signals."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    import atexit
+    import threading
+
     last = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
     last.start()
     last.join(PATIENCE_SECONDS)

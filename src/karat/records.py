@@ -500,9 +500,17 @@ def missing_span(estimate: Estimate, digits: int = 3, *, signed: bool = False) -
 
 
 def missing_text(estimate: Estimate, digits: int = 3, *, signed: bool = False) -> str:
-    """What missing items could do to the value: `0.80–0.85 allowing for the 50 missing`; empty without any."""
+    """What missing items could do to the value: `0.80–0.85 allowing for the 50 missing`; empty without any.
+
+    What the bounds assume (`bounds_assume` in the metadata) follows them.
+    """
     span = missing_span(estimate, digits, signed=signed)
-    return f"{span} allowing for the {estimate.of - estimate.n:,} missing" if span else ""
+    if not span:
+        return ""
+    assumed = estimate.metadata.get("bounds_assume")
+    return f"{span} allowing for the {estimate.of - estimate.n:,} missing" + (
+        f" if {assumed}" if assumed else ""
+    )
 
 
 def format_estimate(estimate: Estimate, digits: int = 3) -> str:

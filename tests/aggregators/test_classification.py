@@ -7,6 +7,8 @@ import random
 import pytest
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from karat.records import format_estimate
+
 CLASSES = ["Art", "Music", "Other", "Politics"]
 
 
@@ -77,6 +79,44 @@ def test_labels_are_fields_of_objects(make):
     made = make.folded("recall", rows, golden_key="text", predicted_key="text")
     assert made.get(group={"class": "b"}).value == 0.0
     assert "(no prediction)" in made.tables[0].value["labels"]
+
+
+PREDICTED = [("A", "A"), ("A", "A"), ("B", "B"), ("B", "A"), ("C", "A")]
+
+
+@pytest.mark.parametrize("metric", ["precision", "recall", "f1_score", "classification"])
+def test_a_predicted_key_that_no_prediction_has_is_refused(make, metric, refuses):
+    rows = [[make.item(float(g == p), golden={"text": g}, predicted={"text": p})] for g, p in PREDICTED]
+    make.folded(metric, rows, golden_key="text", predicted_key="text")
+    with refuses(ValueError):
+        make.folded(metric, rows, golden_key="text", predicted_key="txt")
+    right = [row for row, (golden, predicted) in zip(rows, PREDICTED, strict=True) if golden == predicted]
+    with refuses(ValueError):
+        make.folded(metric, right, golden_key="text", predicted_key="txt")
+    with refuses(ValueError):
+        make.folded(metric, rows, golden_key="txt", predicted_key="text")
+
+
+@pytest.mark.parametrize("predicted", [{"other": "a"}, {"text": None}, None])
+def test_a_correct_result_whose_prediction_lacks_the_field_is_missing(make, predicted):
+    rows = [
+        [make.item(1.0, golden={"text": "a"}, predicted={"text": "a"})],
+        [make.item(1.0, golden={"text": "a"}, predicted=predicted)],
+    ]
+    made = make.folded("precision", rows, golden_key="text", predicted_key="text")
+    assert (made.get().n, made.get().of) == (1, 2)
+
+
+def test_bounds_of_averages_over_classes_say_what_they_assume(make):
+    rows = [*make.labelled([("a", "a")] * 4), *([make.item(failed=True)] for _ in range(4))]
+    made = make.folded("recall", rows)
+    assert (made.get("macro").lowest, made.get("macro").highest) == (0.5, 1.0)
+    assumed = "missing items are of the classes seen"  # with four other classes it would be 0.2
+    assert made.get("macro").metadata["bounds_assume"] == assumed
+    assert format_estimate(made.get("macro")).endswith(f"missing if {assumed}")
+    for estimate in (made.get("micro"), made.get("weighted"), made.get(group={"class": "a"})):
+        assert "bounds_assume" not in estimate.metadata  # these hold for any classes
+    assert "bounds_assume" not in make.folded("recall", make.labelled([("a", "a")])).get().metadata
 
 
 def test_no_prediction_is_wrong_and_is_no_class(make):

@@ -207,6 +207,31 @@ def test_a_label_that_is_a_part_of_what_was_judged_may_be_wrong_for_more(refuses
         get("precision").calculate([UnitMetricResult(False, "click", "click")])
 
 
+@pytest.mark.parametrize("name", ["precision", "recall", "f1_score"])
+def test_a_typo_in_a_key_of_labels_is_refused(name, refuses):
+    judged = results(zip("AABBC", "AABAA", strict=True))
+    for keys in (
+        {"predicted_key": "txt", "golden_key": "text"},
+        {"predicted_key": "text", "golden_key": "txt"},
+    ):
+        with refuses(ValueError):
+            get(name, **keys).calculate(judged)
+
+
+def test_a_report_says_what_the_bounds_of_an_average_assume():
+    state = (metric := get("recall", golden_key="text")).start()
+    for each in [*results([("a", "a")]), None]:
+        metric.add(state, each)
+    found = metric.finish(state)
+    assert found["average_recall_bounds_assume"] == found["macro_recall_bounds_assume"]
+    assert "weighted_recall_bounds_assume" not in found
+    folded = metric.as_aggregator()
+    estimates = folded.finish([state, 2, 1]).estimates
+    assert [each.metadata for each in estimates if each.name == "average_recall"] == [
+        {"bounds_assume": found["average_recall_bounds_assume"]}
+    ]
+
+
 def test_a_metric_of_your_own_needs_only_calculate():
     @aggregator_metric("share_of_short")
     class ShareOfShort(BaseAggregatorMetric):

@@ -6,7 +6,7 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -38,7 +38,19 @@ FOLDING = frozenset({"exact_match", "fuzzy_match", "typed_value_match"})
 """Unit metrics that compare text without regard to case unless they say that they were `case_sensitive`."""
 
 
-Labelled = tuple[str, str | None, bool, bool]
+ASSUMED = {"bounds_assume": "missing items are of the classes seen"}
+"""In the metadata of averages over classes: a missing item of another class would add a class to the average."""
+MOST_FIELDS = 5
+
+
+class Absent(NamedTuple):
+    """In the place of a predicted label: the prediction is an object without the field that is named."""
+
+    fields: tuple[str, ...]
+    """Some of the fields that it has."""
+
+
+Labelled = tuple[str, str | Absent | None, bool, bool]
 """What one result says, as it is counted: golden, predicted, whether it is correct, and whether case does not tell
 its labels apart."""
 
@@ -80,16 +92,31 @@ class Reading:
     def read(
         self, correct: bool, golden: object, predicted: object, metadata: Mapping[str, Any]
     ) -> Labelled | None:
-        """The labels of a result; None where there is no golden one."""
+        """The labels of a result; None where there is no golden one, or it is not known what was predicted.
+
+        A correct prediction without the field that is named predicted something, and nothing says what.
+        """
         if type(golden) is not str and (golden := label(golden, self.golden_key)) is None:
             return None
-        if type(predicted) is not str and predicted is not None:
-            predicted = label(predicted, self.predicted_key)
+        found: str | Absent | None
+        if type(predicted) is str:
+            found = predicted
+        else:
+            found = None if predicted is None else self._predicted(predicted)
+            if correct and self.named and not isinstance(found, str):
+                return None
         folded = self.normalize
         if folded is None:
             sensitive = metadata.get("case_sensitive")
             folded = not sensitive if sensitive is not None else metadata.get("validator") in FOLDING
-        return golden, predicted, correct, folded
+        return golden, found, correct, folded
+
+    def _predicted(self, value: object) -> str | Absent | None:
+        found = label(value, self.predicted_key)
+        if found is None and self.predicted_key is not None and isinstance(value, Mapping):
+            if paths.find(value, self.predicted_key) is paths.MISSING:
+                return Absent(tuple(sorted(map(str, value))[:MOST_FIELDS]))
+        return found
 
 
 reading_for = functools.lru_cache(64)(Reading)
@@ -180,8 +207,8 @@ class LabelState:
         self.missing += other.missing
         self.unlabelled += other.unlabelled
 
-    def confusion(self, cluster: str | None, parts: bool = False) -> ConfusionState:
-        """All of it as a confusion matrix of classes; `parts` where labels are a part of what was judged."""
+    def confusion(self, cluster: str | None, reading: Reading) -> ConfusionState:
+        """All of it as a confusion matrix of classes."""
         counts: Counter[Labelled] = Counter(self.singles)
         counts.update({cell[0]: times for cell, times in self.clustered.counts.items()})  # type: ignore[misc]  # as added
         for part in self.parts.values():
@@ -190,7 +217,8 @@ class LabelState:
             return ConfusionState()
         if cluster is not None and not self.parts:
             self.fields.check(cluster, "cluster")
-        cells = _cells(counts, parts)
+        _check_predicted(counts, reading)
+        cells = _cells(counts, reading.named)
         out = ConfusionState()
         for labels, times in self.singles.items():
             out.counts[cells[labels]] += times
@@ -205,22 +233,33 @@ class LabelState:
             out.add(cells[labels] for labels in part.elements())
         return out
 
-    def metrics(
-        self, confidence: float, cluster: str | None, parts: bool = False
-    ) -> tuple[Classification, int]:
+    def metrics(self, confidence: float, cluster: str | None, reading: Reading) -> tuple[Classification, int]:
         """All classification metrics, with the number of items they are based on."""
-        state = self.confusion(cluster, parts)
+        state = self.confusion(cluster, reading)
         of = state.n + self.missing + self.unlabelled
         if not state.n and self.unlabelled:
+            keys = f" (golden_key {reading.golden_key!r}, predicted_key {reading.predicted_key!r})"
             raise ValueError(
-                "these results have no labels: the evaluator must put golden and predicted into its metadata,"
-                " as unit:exact_match does"
+                f"these results have no labels{keys if reading.named else ''}: the evaluator must put golden and predicted"
+                " into its metadata, as unit:exact_match does"
             )
         if len(state.labels()) > MOST_CLASSES:
             raise ValueError(
                 f"more than {MOST_CLASSES:,} different labels: this looks like free text; use accuracy"
             )
         return metrics_of(state, of=of, confidence=confidence), of
+
+
+def _check_predicted(counts: Mapping[Labelled, int], reading: Reading) -> None:
+    """Refuses a predicted_key that no prediction has: all of them would count as no prediction."""
+    predicted = {labels[1] for labels in counts}
+    absent = [each for each in predicted if isinstance(each, Absent)]
+    if absent and not any(isinstance(each, str) for each in predicted):
+        fields = {field for each in absent for field in each.fields}
+        key = reading.predicted_key or ""
+        raise ValueError(
+            f"no prediction has the field {key!r}, which predicted_key names: {did_you_mean(key, fields)}"
+        )
 
 
 def _cells(counts: Mapping[Labelled, int], parts: bool) -> dict[Labelled, tuple[str, str | Misused]]:
@@ -232,7 +271,7 @@ def _cells(counts: Mapping[Labelled, int], parts: bool) -> dict[Labelled, tuple[
     spellings: dict[str, Counter[str]] = {}
     for (golden, predicted, _, folded), times in counts.items():
         for text, weight in ((golden, 1 << 40), (predicted, 1)):
-            if text is not None:
+            if isinstance(text, str):
                 # Golden spellings come before all predicted ones.
                 spellings.setdefault(_key(text, folded), Counter())[_bounded(text)] += times * weight
     names = {key: min(spelled, key=lambda text: (-spelled[text], text)) for key, spelled in spellings.items()}
@@ -244,7 +283,7 @@ def _cells(counts: Mapping[Labelled, int], parts: bool) -> dict[Labelled, tuple[
     for labels in counts:
         golden, predicted, correct, folded = labels
         row = names[_key(golden, folded)]
-        column: str | Misused = NOTHING if predicted is None else names[_key(predicted, folded)]
+        column: str | Misused = names[_key(predicted, folded)] if isinstance(predicted, str) else NOTHING
         if correct:
             column = row
         elif row == column and golden != predicted:
@@ -315,6 +354,7 @@ class Metrics:
             lowest, highest = macro_bounds(
                 [tallies[name] for name in shown], metric, missing, len(self.classes) - len(shown)
             )
+            estimate = msgspec.structs.replace(estimate, metadata={**estimate.metadata, **ASSUMED})
         return msgspec.structs.replace(estimate, lowest=lowest, highest=highest)
 
     @property
@@ -428,7 +468,7 @@ class _Classified(Aggregator[LabelState]):
 
     def metrics(self, state: LabelState) -> Metrics:
         """All that the labels say."""
-        return Metrics(*state.metrics(self.confidence, self.cluster, self.reading.named))
+        return Metrics(*state.metrics(self.confidence, self.cluster, self.reading))
 
 
 class OneMetric(_Classified):

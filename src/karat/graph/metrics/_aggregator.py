@@ -175,7 +175,7 @@ class AggregatorMetricRegistry:
         return [aggregator_metrics.describe(name) for name in aggregator_metrics.list()]
 
 
-SIBLINGS = ("_interval", "_bounds", "_n", "_of")
+SIBLINGS = ("_interval", "_bounds", "_bounds_assume", "_n", "_of")
 """What stands beside a number: `accuracy_interval`, `accuracy_bounds`, and its own n and denominator."""
 
 
@@ -242,6 +242,7 @@ class MetricAggregator(Aggregator[Any]):
             elif math.isfinite(value):
                 low, high = given.get(f"{key}_interval") or (None, None)
                 lowest, highest = given.get(f"{key}_bounds") or (None, None)
+                assumed = given.get(f"{key}_bounds_assume")
                 estimate = Estimate(
                     float(value),
                     low,
@@ -252,6 +253,7 @@ class MetricAggregator(Aggregator[Any]):
                     self.params.get("confidence", 0.95),
                     lowest=lowest,
                     highest=highest,
+                    metadata={"bounds_assume": assumed} if assumed else {},
                 )
                 out.add(estimate, key)
         return out

@@ -378,6 +378,8 @@ def with_siblings(name: str, estimate: Estimate) -> dict[str, Any]:
     out: dict[str, Any] = {name: estimate.value, f"{name}_interval": interval}
     if estimate.of > estimate.n and estimate.lowest is not None:
         out[f"{name}_bounds"] = [estimate.lowest, estimate.highest]
+        if "bounds_assume" in estimate.metadata:
+            out[f"{name}_bounds_assume"] = estimate.metadata["bounds_assume"]
     return out
 
 

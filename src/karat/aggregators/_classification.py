@@ -113,10 +113,11 @@ class Reading:
 
     def _predicted(self, value: object) -> str | Absent | None:
         found = label(value, self.predicted_key)
-        if found is None and self.predicted_key is not None and isinstance(value, Mapping):
-            if paths.find(value, self.predicted_key) is paths.MISSING:
-                return Absent(tuple(sorted(map(str, value))[:MOST_FIELDS]))
-        return found
+        if found is not None or self.predicted_key is None or not isinstance(value, Mapping):
+            return found
+        if paths.find(value, self.predicted_key) is not paths.MISSING:
+            return None
+        return Absent(tuple(sorted(map(str, value))[:MOST_FIELDS]))
 
 
 reading_for = functools.lru_cache(64)(Reading)

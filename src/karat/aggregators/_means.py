@@ -68,6 +68,21 @@ class _Scores(Aggregator[_State]):
         state.unscored += sum(isinstance(r.outcome, Ok) for r in results) - len(scores)
         return state
 
+    def add_verdicts(self, state: _State, verdicts: Sequence[bool | None]) -> _State:
+        """Adds the verdicts on one example, None for one that is missing: its scores are 1 and 0."""
+        if len(verdicts) == 1 and self.cluster is None:
+            [verdict] = verdicts
+            if verdict is None:
+                state.values.missing += 1
+            elif verdict:
+                state.ones += 1
+            else:
+                state.zeros += 1
+            return state
+        state.values.add([float(each) for each in verdicts if each is not None], {}, self.cluster)
+        state.values.missing += verdicts.count(None)
+        return state
+
     def merge(self, a: _State, b: _State) -> _State:
         a.values.merge(b.values)
         a.zeros += b.zeros

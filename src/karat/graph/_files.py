@@ -152,6 +152,7 @@ class _Export:
         self.sinks: list[Sink] = task.graph.sinks
         self.written = Written(names.path("output", names.format))
         self.left_out = 0
+        self._attempts: int = run.header.attempts
         self._coerced: Counter[tuple[str, str]] = Counter()
         self._owed = _owed(task)
         self._unset = dict.fromkeys(self._owed, 0)
@@ -200,6 +201,7 @@ class _Export:
             "failed_records": counts.total - counts.ok - counts.pending,
             "pending_records": counts.pending,
             "skipped_records": 0,
+            "attempts": self._attempts,
         }
 
     def _records(self) -> Iterator[dict[str, Any]]:
@@ -212,7 +214,9 @@ class _Export:
             out = files.enter_context(record_file(self.written.output, self.names.format, stored=True))
             sinks = [files.enter_context(_SinkFile(sink)) for sink in self.sinks]
             failures: Any = None
+            group = _Group(streaming, self._attempts)
             for output in self.run.outputs():
+                group.begin(output.example)
                 for call in output.trace:
                     if COERCED in call.metadata:
                         self._coerced.update(call.metadata[COERCED].items())
@@ -221,18 +225,20 @@ class _Export:
                         self.written.failed = self.names.path("failed", self.names.format)
                         failures = files.enter_context(record_file(self.written.failed, self.names.format))
                     failures.add(_failure(output))
+                    group.add(None)
                     continue
                 record = output.value
                 if record is None:
                     self.left_out += 1
+                    group.leave_out()
                     continue
                 out.add(record)
                 for field in self._owed if isinstance(record, dict) else ():
                     self._unset[field] += record.get(field) is None
                 for sink in sinks:
                     sink.add(record)
-                for report in streaming:
-                    report.add(record)
+                group.add(record)
+            group.end()
         if self.written.failed is None and not self.names.with_time:
             self.names.path("failed", self.names.format).unlink(missing_ok=True)  # of an earlier export
         for sink in sinks:
@@ -255,6 +261,44 @@ class _Export:
             file.write(msgspec.json.format(encoded, indent=2))
             file.write(b"\n")
         return result
+
+
+class _Group:
+    """The attempts at one example, which the reports get together; without several, each record at once."""
+
+    def __init__(self, reports: list[_Report], attempts: int) -> None:
+        self._reports = reports
+        self._attempts = attempts
+        self._example: str | None = None
+        self._records: list[Any] = []
+        self._left_out = 0
+
+    def begin(self, example: str) -> None:
+        """The next record is of this example."""
+        if self._attempts > 1 and example != self._example:
+            self.end()
+            self._example = example
+
+    def add(self, record: Any) -> None:
+        """An output record; None for one that failed."""
+        if self._attempts > 1:
+            self._records.append(record)
+        elif record is not None:
+            for report in self._reports:
+                report.add(record)
+
+    def leave_out(self) -> None:
+        """An attempt whose record the generator left out."""
+        self._left_out += 1
+
+    def end(self) -> None:
+        """All records of the example were added; attempts without an output are pending."""
+        records, self._records = self._records, []
+        left_out, self._left_out = self._left_out, 0
+        if any(record is not None for record in records):  # else nothing is known of it: it counts at the end
+            records += [None] * (self._attempts - len(records) - left_out)
+            for report in self._reports:
+                report.add_attempts(records)
 
 
 class _Report:
@@ -285,6 +329,24 @@ class _Report:
             raise
         except FAILURES as error:
             self.error = f"{type(error).__name__}: {error}"
+
+    def add_attempts(self, records: list[Any]) -> None:
+        """The records of one example, None for an attempt that has none; a processor may take them one by one."""
+        together = getattr(self._made, "add_attempts", None)
+        if not callable(together):
+            for record in records:
+                if record is not None:
+                    self.add(record)
+            return
+        kept = self._guarded(lambda: self._kept(records))
+        if any(each is not None for each in kept or ()):  # else they count at the end
+            self._guarded(lambda: together(kept))
+
+    def _kept(self, records: list[Any]) -> list[Any]:
+        keep = self.processor.keep
+        kept = [each for each in records if each is None or keep is None or keep(each)]
+        self.metadata["skipped_records"] += len(records) - len(kept)
+        return kept
 
     def end(self) -> list[Any]:
         given = self._guarded(lambda: as_report(self._made.finish(), self.processor.name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from karat.aggregators import Aggregate, Aggregator, Group, aggregators, not_applicable
@@ -91,6 +91,15 @@ class BaseAggregatorMetric:
         unit = unit_result(result)
         if unit is not None:
             state.append(unit)
+        return state
+
+    def add_attempts(self, state: State, results: Sequence[MetricResult]) -> Any:
+        """The state with the results of all attempts at one example added, None for each that is missing.
+
+        Override it where attempts at one example are not independent, which an interval has to allow for.
+        """
+        for result in results:
+            state = self.add(state, result)
         return state
 
     def merge(self, a: State, b: State) -> Any:
@@ -197,8 +206,7 @@ class MetricAggregator(Aggregator[Any]):
     """An aggregator metric over the results of an evaluation. A result without a verdict is added as None.
 
     Its numbers become estimates, with the interval beside them (`accuracy_interval`); its other values become tables.
-    Every result counts as one item. For examples with several attempts use the aggregator of the same name, which
-    groups them.
+    The attempts at an example are added together (`add_attempts`).
     """
 
     def __init__(self, metric: Any) -> None:
@@ -210,15 +218,15 @@ class MetricAggregator(Aggregator[Any]):
         return [self.metric.start(), 0, 0]  # the metric's own, the items, those of them with a verdict
 
     def add(self, state: State, group: Group) -> Any:
-        for result in group.results:
-            if not not_applicable(result):
-                unit = as_unit_result(result.outcome.value) if isinstance(result.outcome, Ok) else None
-                state[0] = self.metric.add(state[0], unit)
-                state[1] += 1
-                state[2] += unit is not None
-        for _ in range(group.pending):
-            state[0] = self.metric.add(state[0], None)
-            state[1] += 1
+        units = [
+            as_unit_result(result.outcome.value) if isinstance(result.outcome, Ok) else None
+            for result in group.results
+            if not not_applicable(result)
+        ]
+        units += [None] * group.pending
+        state[0] = added(self.metric, state[0], units)
+        state[1] += len(units)
+        state[2] += len(units) - units.count(None)
         return state
 
     def merge(self, a: State, b: State) -> Any:
@@ -257,6 +265,15 @@ class MetricAggregator(Aggregator[Any]):
                 )
                 out.add(estimate, key)
         return out
+
+
+def added(metric: Any, state: State, results: Sequence[MetricResult]) -> Any:
+    """The state of a metric with the results of one example; one without `add_attempts` gets one after the other."""
+    if len(results) > 1 and callable(add_attempts := getattr(metric, "add_attempts", None)):
+        return add_attempts(state, results)
+    for result in results:
+        state = metric.add(state, result)
+    return state
 
 
 def _is_sibling(key: str, given: dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from karat import paths
 from karat.aggregators import (
+    Accuracy,
     F1Score,
     MajorityAtK,
     PassAtK,
@@ -32,7 +33,7 @@ from karat.graph.metrics._aggregator import (
 )
 from karat.graph.metrics._unit import UnitMetricResult
 from karat.records import Estimate
-from karat.stats import MeanState, share
+from karat.stats import MeanState
 
 # How few tries steps took: 1 for a step that was right at once, less for each retry, 0 for one that never was.
 #
@@ -129,11 +130,13 @@ def _first(one: int | None, other: int | None) -> int | None:
 class _Attempts:
     """Results by problem; without a problem key, only the counts of passed, failed and missing."""
 
-    __slots__ = ("alone", "problems")
+    __slots__ = ("alone", "examples", "problems")
 
-    def __init__(self) -> None:
+    def __init__(self, examples: Any) -> None:
         self.problems: dict[str, Problem] = {}
         self.alone = [0, 0, 0]
+        self.examples = examples
+        """The state of the aggregator with the examples that have several attempts, a problem each."""
 
     def lone_problems(self) -> Iterator[Problem]:
         """One problem for each result without a problem key."""
@@ -177,19 +180,36 @@ class _AttemptMetric(BaseAggregatorMetric):
             self.aggregator = self.part(range(1, k + 1), confidence=confidence)
 
     def start(self) -> _Attempts:
-        return _Attempts()
+        return _Attempts(self.aggregator.start())
 
     def add(self, state: _Attempts, result: MetricResult) -> _Attempts:
         unit = unit_result(result)
         if self.problem_key is None:
             state.alone[2 if unit is None else 0 if unit.correct else 1] += 1
             return state
-        problem = state.problems.setdefault(self._problem(unit, result), Problem())
-        if unit is None:
-            problem.missing += 1
-        else:
-            problem.passed.append(unit.correct)
-            problem.answers.append(unit.predicted if isinstance(unit.predicted, str) else None)
+        _attempt(state.problems.setdefault(self._problem(unit, result), Problem()), unit)
+        return state
+
+    def add_attempts(self, state: _Attempts, results: Sequence[MetricResult]) -> _Attempts:
+        if self.pooled:
+            for result in results:
+                self.add(state, result)
+            return state
+        if self.problem_key is not None:
+            # A missing attempt of which nothing else is known is at the problem of the other attempts.
+            known = next((result for result in results if result is not None), None)
+            for result in results:
+                if result is None and known is not None:
+                    state.problems.setdefault(
+                        self._problem(unit_result(known), known), Problem()
+                    ).missing += 1
+                else:
+                    self.add(state, result)
+            return state
+        problem = Problem()
+        for result in results:
+            _attempt(problem, unit_result(result))
+        self.aggregator.add_problems(state.examples, [problem], {})
         return state
 
     def _problem(self, unit: UnitMetricResult | None, result: Any) -> str:
@@ -203,6 +223,7 @@ class _AttemptMetric(BaseAggregatorMetric):
 
     def merge(self, a: _Attempts, b: _Attempts) -> _Attempts:
         a.alone = [x + y for x, y in zip(a.alone, b.alone, strict=True)]
+        a.examples = self.aggregator.merge(a.examples, b.examples)
         for place, problem in b.problems.items():
             have = a.problems.setdefault(place, Problem())
             have.passed += problem.passed
@@ -213,7 +234,7 @@ class _AttemptMetric(BaseAggregatorMetric):
     def finish(self, state: _Attempts) -> dict[str, Any]:
         if self.pooled:
             return self._of_all(*state.alone)
-        folded = self.aggregator.start()
+        folded = self.aggregator.merge(self.aggregator.start(), state.examples)
         for problem in (*state.problems.values(), *state.lone_problems()):
             folded = self.aggregator.add_problems(folded, [problem], {})
         out: dict[str, Any] = {}
@@ -238,6 +259,15 @@ class _AttemptMetric(BaseAggregatorMetric):
                 if missing and of >= k:
                     out[f"{name}_bounds"] = [expected(of, passed, k), expected(of, passed + missing, k)]
         return {**out, "k": list(self.aggregator.k), "pooled": True, "n": n, "of": of}
+
+
+def _attempt(problem: Problem, unit: UnitMetricResult | None) -> None:
+    """Adds an attempt at a problem; None for one that is missing."""
+    if unit is None:
+        problem.missing += 1
+    else:
+        problem.passed.append(unit.correct)
+        problem.answers.append(unit.predicted if isinstance(unit.predicted, str) else None)
 
 
 class PassAtKMetric(_AttemptMetric):
@@ -312,6 +342,18 @@ class StepEfficiencyMetric(BaseAggregatorMetric):
         return self.aggregator.start(), Tries()
 
     def add(self, state: tuple[Any, Tries], result: MetricResult) -> tuple[Any, Tries]:
+        return self.add_attempts(state, [result])
+
+    def add_attempts(self, state: tuple[Any, Tries], results: Sequence[MetricResult]) -> tuple[Any, Tries]:
+        found = [steps for result in results if (steps := self._taken(state, result)) is not None]
+        if found:
+            self.aggregator.add_steps(state[0], found, {})
+        return state
+
+    def _taken(
+        self, state: tuple[Any, Tries], result: MetricResult
+    ) -> tuple[float | None, float | None, bool] | None:
+        """The steps of a result, the fewest, and whether it is correct; None for what is counted otherwise."""
         unit = unit_result(result)
         steps, tries = state
         metadata = (
@@ -329,8 +371,8 @@ class StepEfficiencyMetric(BaseAggregatorMetric):
         elif unit is None:
             steps.every.missing += 1
         else:
-            self.aggregator.add_steps(steps, [(taken, fewest, unit.correct)], {})
-        return state
+            return taken, fewest, unit.correct
+        return None
 
     def merge(self, a: tuple[Any, Tries], b: tuple[Any, Tries]) -> tuple[Any, Tries]:
         a[1].merge(b[1])
@@ -391,24 +433,25 @@ class AccuracyMetric(BaseAggregatorMetric):
 
     def __init__(self, key: str | None = None, confidence: float = 0.95) -> None:
         super().__init__(key=key, confidence=confidence)
-        self.confidence = confidence
+        self.aggregator = Accuracy(confidence=confidence)
 
-    def start(self) -> list[int]:
-        """How many are correct, wrong and missing."""
-        return [0, 0, 0]
+    def start(self) -> Any:
+        return self.aggregator.start()
 
-    def add(self, state: list[int], result: MetricResult) -> list[int]:
+    def add(self, state: State, result: MetricResult) -> Any:
         unit = unit_result(result)
-        state[2 if unit is None else 0 if unit.correct else 1] += 1
-        return state
+        return self.aggregator.add_verdicts(state, [None if unit is None else unit.correct])
 
-    def merge(self, a: list[int], b: list[int]) -> list[int]:
-        return [x + y for x, y in zip(a, b, strict=True)]
+    def add_attempts(self, state: State, results: Sequence[MetricResult]) -> Any:
+        units = map(unit_result, results)
+        return self.aggregator.add_verdicts(state, [None if unit is None else unit.correct for unit in units])
 
-    def finish(self, state: list[int]) -> dict[str, Any]:
-        correct, wrong, missing = state
-        n, of = correct + wrong, correct + wrong + missing
-        return {**with_siblings("accuracy", share(correct, n, self.confidence, of=of)), "n": n, "of": of}
+    def merge(self, a: State, b: State) -> Any:
+        return self.aggregator.merge(a, b)
+
+    def finish(self, state: State) -> dict[str, Any]:
+        estimate = self.aggregator.finish(state).get()
+        return {**with_siblings("accuracy", estimate), "n": estimate.n, "of": estimate.of}
 
 
 class _ClassMetric(BaseAggregatorMetric):
@@ -459,6 +502,20 @@ class _ClassMetric(BaseAggregatorMetric):
             state.add_one(
                 self.aggregator.reading.read(unit.correct, unit.golden, unit.predicted, unit.metadata)
             )
+        return state
+
+    def add_attempts(self, state: State, results: Sequence[MetricResult]) -> Any:
+        read, units = self.aggregator.reading.read, [unit_result(result) for result in results]
+        state.add(
+            [
+                read(unit.correct, unit.golden, unit.predicted, unit.metadata)
+                for unit in units
+                if unit is not None
+            ],
+            {},
+            None,
+        )
+        state.missing += units.count(None)
         return state
 
     def merge(self, a: State, b: State) -> Any:

@@ -18,7 +18,7 @@ from karat.documents import Place
 from karat.errors import FAILURES, KaratError, RequestError, did_you_mean
 from karat.graph._postprocess import GraphPostProcessor
 from karat.graph._reading import Section
-from karat.graph.metrics._aggregator import AggregatorMetricRegistry
+from karat.graph.metrics._aggregator import AggregatorMetricRegistry, added
 from karat.graph.metrics._unit import SUFFIX, UnitMetricResult, UnitMetrics
 from karat.registry import parameters_of
 from karat.serialization import encode
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 ENTRY_KEYS = ("name", "params", "unit_metrics_results", "metadata")
 MOST_COLUMNS = 200
+
+Record = Mapping[str, Any] | None
+"""An output record; None for an attempt that failed or was not made yet."""
 
 
 class _Fold:
@@ -43,39 +46,48 @@ class _Fold:
         self.uncounted = 0
         self.state: Any = metric.start() if self.folds else []
 
-    def add(self, result: UnitMetricResult | None, record: Mapping[str, Any]) -> None:
-        """Add the result of a record, or None. After the first error nothing more is added."""
+    def add(self, results: Sequence[UnitMetricResult | None], records: Sequence[Record]) -> None:
+        """Add the results of the attempts at one record, None for each that is missing.
+
+        After the first error nothing more is added.
+        """
         if self.error is not None:
             return
-        added: Any = result
-        if result is None:
-            self.missing += 1
-            if self.metadata and getattr(self.metric, "locates_missing", False):
-                added = {"metadata": {key: record.get(source) for key, source in self.metadata.items()}}
-        else:
-            self.given += 1
-            if self.metadata:
-                more = {key: record.get(source) for key, source in self.metadata.items()}
-                added = UnitMetricResult(
-                    result.correct, result.golden, result.predicted, {**result.metadata, **more}
-                )
+        given: Sequence[Any] = results
+        missing = results.count(None)
+        self.missing += missing
+        self.given += len(results) - missing
+        if self.metadata:
+            given = [self._located(result, record) for result, record in zip(results, records, strict=True)]
         try:
             if self.folds:
-                self.state = self.metric.add(self.state, added)
-            elif result is not None:
-                self.state.append(added)
+                self.state = added(self.metric, self.state, given)
+            else:
+                self.state += [each for each in given if each is not None]
         except FAILURES as error:
             self.error = f"{type(error).__name__}: {error}"
 
-    def add_missing(self, count: int) -> None:
-        """Count records without any output."""
+    def _located(self, result: UnitMetricResult | None, record: Record) -> Any:
+        """A result with the fields of its record that `metadata` names."""
+        more = {key: (record or {}).get(source) for key, source in self.metadata.items()}
+        if result is not None:
+            return UnitMetricResult(
+                result.correct, result.golden, result.predicted, {**result.metadata, **more}
+            )
+        located = self.folds and record is not None and getattr(self.metric, "locates_missing", False)
+        return {"metadata": more} if located else None
+
+    def add_missing(self, count: int, attempts: int = 1) -> None:
+        """Count records without any output, of which each has so many attempts."""
         self.missing += count
-        for at in range(count if self.folds and self.error is None else 0):
+        while count and self.folds and self.error is None:
+            several = min(count, attempts)
             try:
-                self.state = self.metric.add(self.state, None)
+                self.state = added(self.metric, self.state, [None] * several)
             except FAILURES:
-                self.uncounted = count - at  # this metric cannot add a record of which nothing is known
+                self.uncounted = count  # this metric cannot add a record of which nothing is known
                 return
+            count -= several
 
 
 class _Aggregated:
@@ -139,23 +151,28 @@ class _Field:
             self._shared[key] = fold
         return fold
 
-    def add(self, record: Mapping[str, Any], number: int) -> bool:
-        """Add a record and return whether it has a result in this field."""
-        given = record.get(self.name)
-        result: UnitMetricResult | None = None
-        if self.name in record:
-            self.seen += 1
-        if given is not None:
-            try:
-                result = given if isinstance(given, UnitMetricResult) else UnitMetricResult.from_dict(given)
-            except (ValueError, TypeError) as error:
-                self.invalid += 1
-                self.first_invalid = self.first_invalid or f"record {number}: {error}"
-        else:
-            self.missing += 1
+    def add(self, records: Sequence[Record], number: int) -> list[UnitMetricResult | None]:
+        """Add the attempts at one record, and return their results in this field."""
+        results = [
+            None if record is None else self._result(record, at) for at, record in enumerate(records, number)
+        ]
         for fold in self.folds:
-            fold.add(result, record)
-        return given is not None
+            fold.add(results, records)
+        return results
+
+    def _result(self, record: Mapping[str, Any], number: int) -> UnitMetricResult | None:
+        given = record.get(self.name)
+        if given is None:
+            self.missing += 1
+            self.seen += self.name in record
+            return None
+        self.seen += 1
+        try:
+            return given if isinstance(given, UnitMetricResult) else UnitMetricResult.from_dict(given)
+        except (ValueError, TypeError) as error:
+            self.invalid += 1
+            self.first_invalid = self.first_invalid or f"record {number}: {error}"
+            return None
 
 
 class MetricCollatorPostProcessor(GraphPostProcessor):
@@ -187,6 +204,8 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
         self._metadata = metadata
         self._count = 0
         self._judged = 0
+        self._invalid = 0
+        self._absent = 0
         self._columns: dict[str, None] = {}
         self._fields: dict[str, _Field] = {}
         self._aggregated: dict[str, _Aggregated] = {}
@@ -196,22 +215,42 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
             self._aggregated[key] = _Aggregated(metric, field, fold)
 
     def add(self, record: dict[str, Any]) -> None:
-        self._count += 1
-        if len(self._columns) < MOST_COLUMNS:
-            self._columns.update(dict.fromkeys(record))
-        judged = [field.add(record, self._count) for field in self._fields.values()]
-        self._judged += any(judged) or not judged
+        self.add_attempts([record])
+
+    def add_attempts(self, records: Sequence[Record]) -> None:
+        """Take in the attempts at one example, None for one without a record: intervals cluster them."""
+        first = self._count + 1
+        for record in records:
+            if record is None:
+                self._absent += 1
+                continue
+            self._count += 1
+            if len(self._columns) < MOST_COLUMNS:
+                self._columns.update(dict.fromkeys(record))
+        fields = list(self._fields.values())
+        results = [field.add(records, first) for field in fields]
+        for at, record in enumerate(records):
+            if record is None:
+                continue
+            if not fields or any(each[at] is not None for each in results):
+                self._judged += 1
+            elif any(record.get(field.name) is not None for field in fields):
+                self._invalid += 1
 
     def finish(self) -> list[dict[str, Any]]:
         failed = int(self._metadata.get("failed_records", 0))
-        skipped = int(self._metadata.get("skipped_records", 0)) + self._count - self._judged
+        unjudged = self._count - self._judged - self._invalid
+        skipped = int(self._metadata.get("skipped_records", 0)) + unjudged
         pending = int(self._metadata.get("pending_records", 0))
+        attempts = int(self._metadata.get("attempts", 1))
         summary: dict[str, Any] = {
-            "total_records": self._judged + failed + skipped + pending,
+            "total_records": self._judged + self._invalid + failed + skipped + pending,
             "evaluated_records": self._judged,
             "failed_records": failed,
             "skipped_records": skipped,
+            **({"invalid_records": self._invalid} if self._invalid else {}),
             **({"pending_records": pending} if pending else {}),
+            **({"attempts": attempts} if attempts > 1 else {}),
             "timestamp": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
         }
         if not self._count:
@@ -220,7 +259,7 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
                 summary["error"] = f"all {failed} records failed: nothing could be evaluated"
             return [{"evaluation_summary": summary, "results": {}}]
         for fold in [fold for field in self._fields.values() for fold in field.folds]:
-            fold.add_missing(failed + pending)
+            fold.add_missing(failed + pending - self._absent, attempts)
         results = {key: self._result(aggregated) for key, aggregated in self._aggregated.items()}
         summary["status"], broken = self._status(failed + pending > 0), self._broken()
         errors = [each.error for each in self._aggregated.values()]
@@ -368,12 +407,11 @@ def _aggregator(name: str, params: dict[str, Any]) -> dict[str, Any]:
     own = {
         key: value for key, value in params.items() if key != "key"
     }  # what was compared, not what is folded
-    if aggregators.has(name) and set(own) <= set(parameters_of(aggregators.get(name))):
-        if name in (
-            "precision",
-            "recall",
-            "f1_score",
-        ):  # the number of the report, not another average of the same
+    reads_values = (
+        name == "step_efficiency"
+    )  # of golden and predicted, which the aggregator of its name does not
+    if not reads_values and aggregators.has(name) and set(own) <= set(parameters_of(aggregators.get(name))):
+        if name in ("precision", "recall", "f1_score"):  # the average of the report
             own.setdefault("average", "seed")
         return {"name": name, "params": own}
     return {"name": f"metric:{name}", "params": params}

@@ -1,0 +1,157 @@
+"""Several attempts at each record: the report of a graph has the numbers of the stored aggregation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import karat
+from karat.graph import load_task, write_files
+from karat.graph.metrics import AggregatorMetricRegistry, UnitMetricResult
+from karat.graph.metrics._collator import MetricCollatorPostProcessor, stored_metrics
+
+METRICS = {
+    "accuracy": "{key: text}",
+    "precision": "{predicted_key: text}",
+    "recall": "{golden_key: text, average: macro}",
+    "f1_score": "{predicted_key: text, golden_key: text}",
+    "pass_at_k": "{k: 1}",
+    "step_efficiency": "{}",
+}
+GRAPH = """
+data_config: {source: {type: disk, file_path: rows.jsonl}}
+graph_config:
+  nodes:
+    predict: {node_type: lambda, lambda: code.predict, output_keys: [said]}
+    metrics:
+      node_type: lambda
+      lambda: tasks.eval.utils.UnitMetrics
+      golden_key: answer
+      predicted_key: said
+      unit_metrics_map: [{name: exact_match, params: {key: text}}]
+output_config:
+  generator: code.Kept
+  output_map: {id: {from: id}, exact_match: {from: exact_match}}
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params:
+      aggregator_metrics_map:
+ENTRIES
+""".replace(
+    "ENTRIES",
+    "\n".join(
+        f"        - {{name: {name}, params: {params}, unit_metrics_results: [exact_match]}}"
+        for name, params in METRICS.items()
+    ),
+)
+CODE = """
+import itertools
+
+CALLS = itertools.count()
+
+def predict(state):
+    number, call = int(state["id"]), next(CALLS)
+    if number == 3 or (number % 7 == 2 and call % 3 == 0):
+        raise ValueError("no")
+    steps = 2 + number % 3
+    state["answer"] = {"text": state["answer"], "optimal_steps": 2}
+    said = state["answer"]["text"] if (number + call) % 4 else "abc"[call % 3]
+    return {"said": {"text": said, "steps": steps}}
+
+class Kept:
+    def generate(self, state):
+        if int(state["id"]) % 9 == 4:
+            return None
+        return {"id": state["id"], "exact_match": state["exact_match"]}
+"""
+
+
+@pytest.mark.parametrize("attempts", [1, 10])
+def test_the_report_and_the_aggregation_agree(project, attempts):
+    project.write("t/graph_config.yaml", GRAPH)
+    project.write("t/code.py", CODE)
+    project.rows("t/rows.jsonl", [{"id": str(i), "answer": "abc"[i % 3]} for i in range(30)])
+    task = load_task("t")
+    run = karat.run(task, task.dataset(), store="memory://", attempts=attempts, concurrency=1, progress=False)
+    written = write_files(run, task, project.folder / "out")
+    evaluators, aggregators = stored_metrics(task)
+    evaluation = karat.evaluate(run, evaluators, store=run.store, progress=False)
+    estimates = karat.aggregate(evaluation, aggregators, store=run.store).estimates
+    [report] = json.loads(written.reports["MetricCollatorPostProcessor"].read_text())
+    summary = report["evaluation_summary"]
+    assert summary["total_records"] == 30 * attempts
+    assert summary.get("attempts", 1) == attempts
+    assert summary["failed_records"] == run.counts.failed > 0
+    main = {"precision": "average_precision", "recall": "average_recall", "f1_score": "average_f1_score"}
+    for name in METRICS:
+        found, key = report["results"][f"exact_match-{name}"], main.get(name, name)
+        names = {"name": name} if name == "step_efficiency" else {}
+        estimate = estimates.get(evaluator="exact_match", aggregator=name, **names)
+        assert found[key] == estimate.value, name
+        assert found[f"{key}_interval"] == [estimate.low, estimate.high], name
+        assert found[f"{key}_bounds"] == [estimate.lowest, estimate.highest], name
+        assert (found["n"], found["of"]) == (estimate.n, estimate.of), name
+        for average in ("micro", "macro", "weighted") if name in main else ():
+            other = estimates.get(evaluator="exact_match", aggregator=name, name=average)
+            assert found[f"{average}_{name}_interval"] == [other.low, other.high]
+
+
+def judged(correct: bool, **metadata: object) -> dict:
+    return {"exact_match": UnitMetricResult(correct, "a", "a" if correct else "b", metadata)}
+
+
+def test_attempts_that_always_agree_tell_no_more_than_one(project):
+    entry = {"name": "accuracy", "unit_metrics_results": ["exact_match"]}
+    alone, together = MetricCollatorPostProcessor([entry]), MetricCollatorPostProcessor([entry])
+    for number in range(20):
+        alone.add(judged(number < 14))
+        together.add_attempts([judged(number < 14)] * 10)
+    [one], [ten] = alone.finish(), together.finish()
+    narrow, wide = (each["results"]["exact_match-accuracy"]["accuracy_interval"] for each in (one, ten))
+    assert ten["results"]["exact_match-accuracy"]["n"] == 200
+    assert wide[0] < narrow[0] + 0.05
+    assert wide[1] > narrow[1] - 0.05
+    assert wide[1] - wide[0] > 0.35  # 200 independent records have 0.126
+
+
+def test_a_failed_attempt_is_at_the_problem_of_the_others():
+    metric = AggregatorMetricRegistry.get_metric("pass_at_k", k=2, problem_key="problem")
+    results = [
+        UnitMetricResult(True, "a", "a", {"problem": 1}),
+        UnitMetricResult(False, "a", "b", {"problem": 1}),
+    ]
+    found = metric.finish(metric.add_attempts(metric.start(), [*results, None]))
+    assert (found["pass_at_2"], found["pass_at_2_bounds" if found["of"] > found["n"] else "pass_at_2"]) == (
+        1.0,
+        1.0,
+    )
+    missing = metric.finish(metric.add_attempts(metric.start(), [results[0], None]))
+    assert (missing["pass_at_2"], missing["n"], missing["of"]) == (None, 0, 1)
+
+
+def test_a_metric_of_your_own_gets_the_attempts_one_by_one(project):
+    class Seen:
+        def __init__(self) -> None:
+            self.given: list = []
+
+        def calculate(self, results):
+            return {"given": len(results)}
+
+    AggregatorMetricRegistry.register("seen_attempts", Seen)
+    entry = {"name": "seen_attempts", "unit_metrics_results": ["exact_match"]}
+    collator = MetricCollatorPostProcessor([entry])
+    collator.start({"failed_records": 1, "attempts": 3})
+    collator.add_attempts([judged(True), None, judged(False)])
+    [report] = collator.finish()
+    assert report["results"]["exact_match-seen_attempts"] == {"given": 2, "n": 2, "of": 3}
+
+
+def test_results_that_cannot_be_read_were_not_evaluated():
+    entry = {"name": "accuracy", "unit_metrics_results": ["exact_match"]}
+    rows = [judged(True), judged(False), {"exact_match": {"golden": "a"}}, {"exact_match": None}]
+    [report] = MetricCollatorPostProcessor([entry]).process(rows)
+    summary, accuracy = report["evaluation_summary"], report["results"]["exact_match-accuracy"]
+    assert summary["evaluated_records"] == accuracy["n"] == 2
+    assert (summary["invalid_records"], summary["skipped_records"], summary["total_records"]) == (1, 1, 4)
+    assert accuracy["of"] == 4

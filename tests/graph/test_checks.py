@@ -113,6 +113,8 @@ CASES = [
     graph(const("a"), rest="schema_config: {fields: [{name: a, type: whole}]}\n"),
     "- a\n",
     "data_config: {}\n",
+    graph(const("a"), edges("from: START, to: a", "from: a, condition: '', path_map: {x: END}")),
+    graph(const("a"), edges("from: START, condition: '  '")),
 ]
 
 

@@ -96,6 +96,19 @@ def test_so_it_is_where_the_output_is_the_whole_state(project, task):
     assert {summary["status"], evaluation.status} == {"partial"}
 
 
+def test_a_golden_null_under_the_key_fails_its_record_and_no_metric_counts_it(project, task):
+    more = "{name: precision, params: {predicted_key: text}, unit_metrics_results: [exact_match]}"
+    reported = GRAPH.replace("aggregator_metrics_map: [", f"aggregator_metrics_map: [{more}, ")
+    project.write("t/graph_config.yaml", reported)
+    answers: list = [{"text": "x"}, {"text": None}, {"text": None}, None, {"text": "y"}]
+    rows = [{"id": str(at), "answer": each, "said": "x"} for at, each in enumerate(answers)]
+    project.rows("t/rows.jsonl", rows)
+    report, _, _, run, _ = stages(project.folder)
+    assert (run.counts.ok, run.counts.failed) == (2, 3)
+    found = report["results"].values()
+    assert [(each["n"], each["of"]) for each in found] == [(2, 5), (2, 5)]
+
+
 def test_a_record_that_one_metric_judged_and_another_did_not_is_evaluated():
     right = {"correct": True, "golden": "x", "predicted": "x"}
     entries = [{"name": "accuracy", "unit_metrics_results": ["exact_match", "fuzzy_match"]}]

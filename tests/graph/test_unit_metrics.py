@@ -106,6 +106,27 @@ class TestShape:
         assert metric.evaluate([], []) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("exact_match", {"key": "text"}),
+        ("fuzzy_match", {"key": "text"}),
+        ("typed_value_match", {"key": "text"}),
+        ("scroll_direction", {"key": "text"}),
+        ("scroll_amount", {"key": "text"}),
+        ("action_within_bbox", {"golden_bbox_key": "text"}),
+        ("evaluator:exact_match", {"path": "text"}),
+        ("evaluator:exact_match", {"path": {"output": "text", "reference": "text"}}),
+        ("evaluator:contains", {"path": "text"}),
+    ],
+)
+@pytest.mark.parametrize("predicted", [None, "x"])
+def test_a_golden_null_under_the_key_cannot_be_judged(name, params, predicted):
+    metric = UnitMetricRegistry.get_metric(name, **params)
+    with pytest.raises(CannotJudge, match=r"golden\[0\] has null at 'text'"):
+        metric.evaluate([{"text": None}], [{"text": predicted}])
+
+
 class TestExactMatch:
     def test_the_seed_output(self):
         result = judged("exact_match", {"text": "Paris"}, {"text": "paris"}, key="text")
@@ -128,8 +149,7 @@ class TestExactMatch:
             ({}, {"a": "X"}, {"a": "x"}, True),
             ({}, 42, "42", True),
             ({}, "None", None, False),
-            ({"key": "t"}, {"t": None}, {"t": None}, True),
-            ({"key": "t"}, {"t": None}, {"t": "None"}, False),
+            ({"key": "t"}, {"t": "None"}, {"t": None}, False),
             ({}, True, 1, False),
         ],
     )

@@ -30,7 +30,7 @@ from karat.graph._reading import Problems, Section
 from karat.graph._schemas import read_schema_config
 from karat.graph.metrics._unit import UnitMetrics
 from karat.graph.nodes import KINDS, build_node
-from karat.graph.nodes._base import Building, Node
+from karat.graph.nodes._base import Building, Node, named
 
 # The data of a graph task: `data_config`, checked with its lines and made into a dataset.
 
@@ -284,7 +284,7 @@ class _Outline(Building):
     """Build a graph without importing the functions that its file names."""
 
     def function(self, section: Section, key: str, most: int) -> Applied | None:
-        return Applied(None, lambda state: None, most) if section.text(key) else None
+        return None if named(section, key) is None else Applied(None, lambda state: None, most)
 
 
 def read_outline(place: TaskPlace) -> Plan:

@@ -133,11 +133,19 @@ def check_lengths(golden: Sequence[Any], predicted: Sequence[Any], who: str) -> 
 
 
 def golden_value(value: object, key: str | None, at: int, who: str) -> Any:
-    """The golden value of element `at`, at its key; a value that is not an object is returned unchanged."""
+    """The golden value of element `at`, at its key; a value that is not an object is returned unchanged.
+
+    Null cannot be judged, also under the key.
+    """
     what = f"{who}: golden[{at}]"
     if value is None:
         raise CannotJudge(f"{what} is None: there is no value to compare with")
-    return value if key is None else value_at(value, key, what)
+    if key is None:
+        return value
+    found = value_at(value, key, what)
+    if found is None:
+        raise CannotJudge(f"{what} has null at {key!r}: there is no value to compare with")
+    return found
 
 
 def predicted_value(value: object, key: str | None, at: int, who: str) -> Any:
@@ -334,6 +342,8 @@ class EvaluatorMetric(BaseUnitMetric):
         self.evaluator_name = name
         self.threshold = threshold
         self.higher_is_better = evaluator.higher_is_better
+        path = params.get("path")
+        self._golden_path = path.get("reference") if isinstance(path, Mapping) else path
         super().__init__(threshold=threshold, **params)
 
     def get_metric_name(self) -> str:
@@ -342,6 +352,9 @@ class EvaluatorMetric(BaseUnitMetric):
     def evaluate(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
         name = self.get_metric_name()
         check_lengths(golden, predicted, name)
+        for at, expected in enumerate(golden if isinstance(self._golden_path, str) else ()):
+            if expected is not None:  # an evaluator may need no golden value
+                golden_value(expected, self._golden_path, at, name)
         items: list[Item] = [
             {"outputs": given, "reference_outputs": expected}
             for expected, given in zip(golden, predicted, strict=True)

@@ -38,6 +38,15 @@ class Record(msgspec.Struct, gc=False):
         return ", ".join(self.within + name for name in names if name)
 
 
+def named(section: Section, key: str) -> str | None:
+    """The name of a function at a key, or None. An empty one is reported."""
+    name = section.text(key)
+    if name is not None and not name.strip():
+        section.problem("is empty: give the dotted name of a function, or leave it out", key)
+        return None
+    return name
+
+
 @dataclass
 class Building:
     """The parts of a task that its nodes need."""
@@ -55,8 +64,8 @@ class Building:
 
     def function(self, section: Section, key: str, most: int) -> Applied | None:
         """The function that a key names, or None. A function that cannot be loaded is reported."""
-        name = section.text(key)
-        if not name:
+        name = named(section, key)
+        if name is None:
             return None
         try:
             return applied(self.place.load(name), most, f"{key} {name}")

@@ -32,6 +32,28 @@ def own(value: object) -> Any:
     return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
 
 
+def apart(value: Any, done: dict[int, Any] | None = None) -> Any:
+    """A value whose dicts, lists and sets can be changed without changing those of the other; objects are shared."""
+    if type(value) in _PLAIN or not isinstance(value, (dict, list, tuple, set)):
+        return value
+    done = {} if done is None else done
+    if id(value) in done:
+        return done[id(value)]
+    if isinstance(value, tuple):
+        return tuple(apart(item, done) for item in value) if type(value) is tuple else value
+    made: Any = copy.copy(value)
+    done[id(value)] = made
+    if isinstance(made, dict):
+        for key, item in made.items():
+            made[key] = apart(item, done)
+    elif isinstance(made, list):
+        made[:] = [apart(item, done) for item in made]
+    return made
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
 PLACE: ContextVar[tuple[int, ...]] = ContextVar("place", default=())
 """Where the running node is: its distance from the start and its number in the file, for each graph it is nested in."""
 
@@ -45,6 +67,28 @@ class SygraState(dict[str, Any]):
 
     appended: list[tuple[tuple[int, ...], str, list[Any]]] | None = None
     """Where branches may run in parallel: the place in the plan of each part that was appended, the key, the items."""
+
+    copied: dict[str, tuple[list[Any], int]] | None = None
+    """In a copy that a node works on: its own lists of `messages` and `__chat_history__`, and their first length."""
+
+    def apart(self) -> SygraState:
+        """A copy that can be changed, also inside of its values, without changing this one."""
+        made: SygraState = apart(SygraState(self))
+        lists = {key: made[key] for key in APPENDED if isinstance(made.get(key), list)}
+        made.copied = {key: (each, len(each)) for key, each in lists.items()}
+        return made
+
+    def added(self, given: Any) -> Any:
+        """What a function adds that was given this copy: of its own lists, only what they have more."""
+        if not self.copied or not isinstance(given, dict):
+            return given
+        given = dict(given)
+        for key, (own_list, length) in self.copied.items():
+            if given.get(key) is own_list:
+                given[key] = own_list[length:]
+                if not given[key]:
+                    del given[key]
+        return given
 
     def append(self, key: str, items: list[Any]) -> None:
         """Append to `messages` or `__chat_history__`."""

@@ -55,6 +55,24 @@ def two(state):
     return {"messages": [HumanMessage("two")]}
 
 
+def grow(state):
+    state["items"].append(2)
+    state["deep"]["list"][0]["a"].append(2)
+    state["messages"].append(HumanMessage("there"))
+
+
+def seen(response, state):
+    return {"answer": state["items"]}
+
+
+def grow_more(response, state):
+    state["items"].append(3)
+
+
+def whole_state(response, state):
+    return state
+
+
 class Persona(NodePreProcessor):
     def apply(self, state):
         state["_agent_prompt"] = "You are Ann."
@@ -159,6 +177,40 @@ output_config: {output_map: {question: {from: question}, answer: {from: answer}}
     assert record == {"question": "why", "answer": "SO"}
 
 
+NESTED = """
+graph_config:
+  nodes:
+    say: {node_type: lambda, lambda: code.one}
+    b: {node_type: llm, prompt: [{user: "{items} {deep.list}"}], pre_process: code.grow, POST}
+output_config:
+  output_map: {items: {from: items}, deep: {from: deep}, messages: {from: messages}, answer: {from: answer}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("post", "items", "said", "answer"),
+    [
+        ("output_keys: answer", [1], ["one"], "so"),
+        ("post_process: code.seen", [1], ["one"], [1, 2]),
+        (
+            "post_process: code.grow_more",
+            [1, 2, 3],
+            ["one"],
+            None,
+        ),  # what it changed itself, as the node saw it
+        ("post_process: code.whole_state", [1, 2], ["one", "there"], None),
+    ],
+)
+def test_what_a_pre_processor_changes_inside_values_stays_in_its_node(run, post, items, said, answer):
+    record, requests = run(NESTED.replace("POST", post), "so", items=[1], deep={"list": [{"a": [1]}]})
+    assert requests[0][0]["content"] == '[1,2] [{"a":[1,2]}]'
+    assert record["items"] == items
+    changed = post.endswith("whole_state")
+    assert record["deep"] == {"list": [{"a": [1, 2] if changed else [1]}]}
+    assert [each["content"] for each in record["messages"]] == said
+    assert record["answer"] == answer
+
+
 def test_the_message_of_a_node_has_its_name(run):
     record, _ = run("graph_config: {nodes: {ask: {node_type: llm, prompt: [{user: q}]}}}", "so")
     assert record["messages"] == [{"role": "assistant", "content": "so", "name": "ask"}]
@@ -205,8 +257,23 @@ def test_a_chat_history_has_name_request_and_response_and_agents_have_their_own_
 def test_a_single_turn_conversation_is_sent_as_one_message(run):
     record, requests = run(AGENTS.replace("CONVERSATION", "singleturn"), "Hello", "Hi", "Bye")
     assert len(record["history"]) == 3
-    told = requests[2][1]["content"].splitlines()
-    assert told[1:4] == ["Organizer: why", "ann: Hello", "bob: Hi"]
+    # the prompt is sent as it is while there is no history; then the message stands in its place
+    assert [m["content"] for m in requests[0]] == ["You are Ann.", "why"]
+    assert [m["role"] for m in requests[1]] == ["user"]
+    assert [m["role"] for m in requests[2]] == ["system", "user"]
+    first, second, *turns, _, last = requests[2][1]["content"].split("\n")
+    assert first.startswith("You are participating in a roleplay conversation.")
+    assert second == "Here is the conversation so far between [Organizer, Agents]:"
+    # SyGra puts the first turn before the window, also where the window has it
+    assert turns == ["Organizer: why", "ann: Hello", "ann: Hello", "bob: Hi"]
+    assert last.startswith("Now, respond as ann2. Generate only the next agent response.")
+    assert record["history"][2]["request"] == [requests[2][1]]
+
+
+def test_a_single_turn_has_the_first_turn_and_the_window(run):
+    text = AGENTS.replace("CONVERSATION", "singleturn").replace("window_size: 5", "window_size: 1")
+    _, requests = run(text, "Hello", "Hi", "Bye")
+    assert requests[2][1]["content"].split("\n")[2:-2] == ["Organizer: why", "ann: Hello", "bob: Hi"]
 
 
 def test_a_history_that_the_data_bring_starts_at_its_first_user_turn(run):

@@ -15,7 +15,15 @@ from karat.errors import KaratError, RequestError, did_you_mean
 from karat.graph._functions import Applied
 from karat.graph._reading import Section
 from karat.graph._schemas import read_structured_output
-from karat.graph._state import CHAT_HISTORY, MESSAGES, Message, SygraMessage, SygraState, as_message
+from karat.graph._state import (
+    CHAT_HISTORY,
+    MESSAGES,
+    Message,
+    SygraMessage,
+    SygraState,
+    apart,
+    as_message,
+)
 from karat.graph.nodes._base import COMMON, MODEL_KEYS, Building, Node, Record, output_keys_of
 from karat.graph.nodes._tools import Tool, read_tools
 from karat.models import ROLES, OutputSchema, Reply, annotate, check_extra, message_content
@@ -299,8 +307,9 @@ TOOL_CALLS = "tool_calls"
 class ModelNode(Node):
     """Base of nodes that call a model: the prompt, the functions around it, the conversation.
 
-    A node works on its own copy of the state. Changes by a pre-processor are visible to the prompt and the
-    post-processor of the same node only. The node adds to the record what its post-processor returns.
+    A node works on its own copy of the state. Changes by a pre-processor, also inside of lists and mappings, are
+    visible to the prompt and the post-processor of the same node only. The node adds to the record what its
+    post-processor returns.
     """
 
     is_async = True
@@ -347,6 +356,7 @@ class ModelNode(Node):
         """The node's own state, and the messages to be asked: the prompt, the history, the conversation."""
         local = SygraState(state)
         if self.pre_process is not None:
+            local = state.apart()
             given = await called(self.pre_process, local)
             if given is not None and given is not local:
                 if not isinstance(given, dict):
@@ -355,35 +365,38 @@ class ModelNode(Node):
                         " return the state, or a mapping of what it changes"
                     )
                 local.update(given)
+        entries = local.get(CHAT_HISTORY) if self.history else None
+        if entries and not self.multiturn:
+            return local, [self._transcript(entries)]
         messages = self.prompt.fill(local)
-        if self.history:
-            messages = self._with_history(messages, local)
+        if entries:
+            messages = self._with_history(messages, entries)
         conversation = local.get(self.input_key)
         if isinstance(conversation, list):
             messages += [as_message(each) for each in conversation]
         return local, messages
 
-    def _with_history(self, messages: list[dict[str, Any]], state: SygraState) -> list[dict[str, Any]]:
-        entries = state.get(CHAT_HISTORY) or []
-        if not entries:
-            return messages
+    def _with_history(self, messages: list[dict[str, Any]], entries: list[Any]) -> list[dict[str, Any]]:
         first = next((at for at, m in enumerate(messages) if m["role"] != "system"), len(messages))
-        recent = entries[-self.window :] if self.window else []
-        turns = _turns(recent) if self.multiturn else [self._transcript(entries, recent)]
-        return [*messages[:first], *turns, *messages[first:]]
+        return [*messages[:first], *_turns(self._recent(entries)), *messages[first:]]
 
-    def _transcript(self, entries: list[Any], recent: list[Any]) -> dict[str, Any]:
-        """The conversation as one message: its first message, then each speaker with their text."""
-        turns = _turns(entries[:1])
-        lines = [f"Organizer: {turns[0]['content']}"] if turns and turns[0]["role"] == "user" else []
-        shown = recent if entries[0] in recent else [entries[0], *recent]
-        for entry in shown:
+    def _recent(self, entries: list[Any]) -> list[Any]:
+        return entries[-self.window :] if self.window else []
+
+    def _transcript(self, entries: list[Any]) -> dict[str, Any]:
+        """The conversation as one message in the place of the prompt, with the words and the lines of SyGra's.
+
+        The first turn stands before the recent ones, also where it is one of them.
+        """
+        lines = [*SINGLE_TURN]
+        asked = next((m for m in _asked(entries[0]) if m.get("role") == "user"), None)
+        if asked is not None:
+            lines.append(f"Organizer: {asked.get('content')}")
+        for entry in [entries[0], *self._recent(entries)]:
             content = entry.get("response") if "request" in entry else entry.get("content")
             lines.append(f"{entry.get('name') or entry.get('role') or ''}: {content}")
-        text = "\n".join(
-            ["The conversation so far:", *lines, "", f"Give the next turn, that of {self.name}."]
-        )
-        return {"role": "user", "content": text}
+        lines.append(NEXT_TURN.format(self.name))
+        return {"role": "user", "content": "\n".join(lines)}
 
     async def finish(
         self,
@@ -409,10 +422,42 @@ class ModelNode(Node):
         """What the post-processor returns; where it returns nothing, what it changed in its state."""
         assert self.post_process is not None
         before = dict(local)
+        # Without a pre-processor, values are those of the record: what is changed inside them is changed there.
+        inside = None if self.pre_process is None else apart(before)
         given = await called(self.post_process, SygraMessage(message), local)
         if given is None:
-            return {key: value for key, value in local.items() if value is not before.get(key, before)}
-        return given
+            given = {
+                key: value
+                for key, value in local.items()
+                if value is not before.get(key, before)
+                or (inside is not None and _differ(value, inside[key]))
+            }
+        return local.added(given)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    try:
+        return bool(one != other)
+    except Exception:  # such as arrays, which have no single answer
+        return True
+
+
+SINGLE_TURN = (
+    "You are participating in a roleplay conversation. Stay in character and respond naturally based on your persona.",
+    "Here is the conversation so far between [Organizer, Agents]:",
+)
+NEXT_TURN = (
+    "\nNow, respond as {}. Generate only the next agent response. Do not include any label, notes or system messages."
+    " Stay in character and respond in a way that keeps the dialogue flowing naturally."
+)
+"""What `chat_conversation: singleturn` writes around a conversation: the words that SyGra's tasks were made with."""
+
+
+def _asked(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages that an entry of a chat history was the answer to; a turn that data brought is one itself."""
+    if "request" not in entry:
+        return [dict(entry)]
+    return [dict(each) for each in entry["request"] or () if isinstance(each, Mapping)]
 
 
 def _turns(entries: list[Any]) -> list[dict[str, Any]]:
@@ -549,7 +594,7 @@ class MultiLlmNode(ModelNode):
         key = self.output_keys[0]
         updates = {label: await self._read(reply, local) for label, reply in replies.items()}
         if self.gather is not None:
-            given = await called(self.gather, updates, local)
+            given = local.added(await called(self.gather, updates, local))
             state.merge(given, f"multi_llm_post_process of {self.name}")
             return
         answers = {label: _at(update, key) for label, update in updates.items()}
@@ -573,7 +618,9 @@ class MultiLlmNode(ModelNode):
         """What one model adds: what the post-processor returns, else its answer under the node's output key."""
         message = message_of(reply, self.role, self.strips)
         if self.post_process is not None:
-            return await self.processed(message, SygraState(local))
+            own = SygraState(local)
+            own.copied = local.copied
+            return await self.processed(message, own)
         key = self.output_keys[0]
         if key == MESSAGES:
             return {key: [Message(message, name=self.name)]}

@@ -13,6 +13,7 @@ from karat.evaluators.judges import (
     ContextRelevanceEvaluator,
     GroundednessEvaluator,
     JudgeFailure,
+    JudgeMalformed,
     JudgeRefused,
     LLMJudge,
     LLMTrajectoryJudge,
@@ -226,6 +227,7 @@ REFUSALS = [
     "As an AI language model, I am unable to assess this.",
     "Sorry, I won\u2019t provide a verdict on that.",
     "I will not grade this material.",
+    "I'm unable to judge this.",
 ]
 JUDGEMENTS = [
     "I cannot find the capital in the answer, so it fails.",
@@ -248,6 +250,33 @@ def test_a_refusal_in_a_well_formed_reply_is_a_refusal(serve, text, field):
 def test_an_analysis_that_only_sounds_like_a_refusal_is_an_analysis(serve, text):
     server = serve([{"analysis": text, "pass": False}])
     assert LLMJudge(judge=server.spec()).evaluate(inputs="?", outputs="x").score == 0.0
+
+
+DAG = {
+    "key": "right",
+    "root": "right",
+    "nodes": {
+        "right": {
+            "question": "Is it right?",
+            "choices": ["yes", "no"],
+            "branches": {"yes": {"score": 1, "label": "yes"}, "no": {"score": 0, "label": "no"}},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("text", [*REFUSALS, "I refuse to grade this."])
+def test_a_refusal_in_plain_text_is_a_refusal(serve, text):
+    for judge in (RubricDagEvaluator(dag=DAG, judge=serve(text).spec()), LLMJudge(judge=serve(text).spec())):
+        with pytest.raises(JudgeRefused):
+            judge.evaluate(inputs="?", outputs="x")
+
+
+@pytest.mark.parametrize("text", [*JUDGEMENTS, "I can't find any mistake in it. Yes."])
+def test_plain_text_that_only_sounds_like_a_refusal_is_malformed(serve, text):
+    for judge in (RubricDagEvaluator(dag=DAG, judge=serve(text).spec()), LLMJudge(judge=serve(text).spec())):
+        with pytest.raises(JudgeMalformed):
+            judge.evaluate(inputs="?", outputs="x")
 
 
 UNCLEAR = {

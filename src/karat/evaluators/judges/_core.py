@@ -122,12 +122,6 @@ MOST_REQUESTS = 3
 LONGEST_REPEATED = 8000
 """Characters of a malformed reply that are sent back with the request to repair it."""
 
-_REFUSAL = re.compile(
-    r"\s*(?:i['\u2019]?m sorry|i am sorry|sorry[,.]|as an ai\b"
-    r"|i (?:can(?:no|['\u2019])t|am unable|won['\u2019]t|must decline))",
-    re.IGNORECASE,
-)
-
 
 class JudgeFailure(CannotJudge):
     """A judge that gave no usable verdict; each class is counted for itself, because failures are not random."""
@@ -343,7 +337,7 @@ class Judge:
                     f"the material is too long for the judge: {error}", **place
                 ) from None
             except models.ContentFiltered as error:
-                if isinstance(error, models.Refused) or _REFUSAL.match(error.raw or ""):
+                if isinstance(error, models.Refused) or refuses(error.raw or ""):
                     raise JudgeRefused(f"the judge refuses: {error}", raw=error.raw, **place) from None
                 raise JudgeFiltered(str(error), raw=error.raw, **place) from None
             except models.EmptyAnswer as error:
@@ -406,7 +400,7 @@ class Judge:
             if check and self.settings.check_consistency and requests < most:
                 return await self._checked(model, question, vote, ledger)
             return vote
-        if _REFUSAL.match(reply_text):
+        if refuses(reply_text):
             raise JudgeRefused(
                 f"{model.spec} refuses to judge: {reply_text.strip()[:200]}", raw=reply_text, **place
             )

@@ -64,7 +64,8 @@ _STANDS_ALONE = r"(?=[\s\"'*_`)\]]*(?:[.,;:!)\]\n\u2014-]|\Z)|\s+(?:because|sinc
 _SENTENCE = re.compile(r"[^.!?\n]*[.!?\n]?")
 _REFUSES = re.compile(
     r"\s*(?:(?:i['\u2019]?m|i am) (?:\w+ )?sorry\b[,.]?\s*(?:but )?|sorry[,.]?\s*(?:but )?|as an ai\b[^.]{0,60}?)?"
-    r"\bi (?:can(?:no|['\u2019])t|am unable to|am not able to|won['\u2019]t|will not|(?:must )?decline to|refuse to)"
+    r"\b(?:i(?: am|['\u2019]m) (?:unable|not able) to"
+    r"|i (?:can(?:no|['\u2019])t|won['\u2019]t|will not|(?:must )?decline to|refuse to))"
     r" (?:help|assist|judge|evaluate|assess|grade|rate|comply|engage|continue|participate|process"
     r"|provide (?:a|an|any|this)|give (?:a|an|any) (?:verdict|judgment|score))\b",
     re.IGNORECASE,
@@ -407,9 +408,13 @@ def _is_named(text: str, choice: str) -> bool:
     return any(pattern.search(sentence) for sentence in _SENTENCE.findall(text) if not sentence.endswith("?"))
 
 
-def refuses(analysis: str) -> bool:
-    """Whether the analysis of a well-formed reply is a refusal to judge; its verdict then means nothing."""
-    return bool(_REFUSES.match(analysis))
+def refuses(text: str) -> bool:
+    """Whether a reply, or the analysis of a well-formed one, begins with a refusal to judge.
+
+    A verdict beside it means nothing. Opening words such as "I can't" are not enough: "I can't find any mistake"
+    judges.
+    """
+    return bool(_REFUSES.match(text))
 
 
 def boolean(value: object, what: str) -> bool:

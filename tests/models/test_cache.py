@@ -383,3 +383,17 @@ async def test_the_file_of_replies_is_readable_by_its_owner_alone(provider, fold
         assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     finally:
         os.umask(old)
+
+
+def test_all_caches_are_in_one_folder(monkeypatch, tmp_path):
+    from karat.files import cache_folder
+    from karat.store.columns import columns_folder
+
+    monkeypatch.delenv("KARAT_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for platform in ("linux", "darwin"):
+        monkeypatch.setattr("sys.platform", platform)
+        assert cache_folder() == tmp_path / ".cache" / "karat"
+        assert columns_folder() == cache_folder() / "columns"
+        assert models.cache_path() == cache_folder() / "replies.db"

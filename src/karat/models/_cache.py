@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from karat.errors import RequestError
+from karat.files import cache_folder, write_ahead
 
 # A file beside the reply cache that holds the replies which are received and not yet committed.
 #
@@ -203,11 +204,6 @@ class Entry(msgspec.Struct, frozen=True):
     created: float
 
 
-def cache_folder() -> Path:
-    """The folder for files that can be fetched again: `XDG_CACHE_HOME/karat`, usually ~/.cache/karat."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "karat"
-
-
 def cache_path() -> Path:
     """The file of the reply cache: `KARAT_CACHE`, else replies.db in the cache folder."""
     return Path(os.environ["KARAT_CACHE"]) if os.environ.get("KARAT_CACHE") else cache_folder() / "replies.db"
@@ -222,7 +218,7 @@ def connect(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-        _write_ahead(connection)
+        write_ahead(connection, BUSY_SECONDS)
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("BEGIN")  # another process may make the tables between two of these reads
         application, version = (
@@ -245,19 +241,6 @@ def connect(path: Path) -> sqlite3.Connection:
             " seconds REAL NOT NULL, body TEXT NOT NULL);"
         )
     return connection
-
-
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Set WAL mode. Of two that do so at the same moment, SQLite refuses one without waiting."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
 
 
 _open: weakref.WeakSet[ReplyCache] = weakref.WeakSet()

@@ -33,6 +33,7 @@ import msgspec
 
 from karat import paths
 from karat.errors import StoreError
+from karat.files import cache_folder
 from karat.records import (
     POINTS,
     Call,
@@ -70,15 +71,11 @@ _HEAD = b"karat-columns-1\n"
 _BLOCK = 1 << 20
 
 
-def cache_folder() -> Path:
-    """Beside the reply cache that `$KARAT_CACHE` names; else `$XDG_CACHE_HOME/karat` or the system's place."""
+def columns_folder() -> Path:
+    """Beside the reply cache that `$KARAT_CACHE` names, else in the cache folder."""
     chosen = os.environ.get("KARAT_CACHE")
-    if chosen:  # the variable names a file: a folder of that name would take its place
-        return Path(f"{chosen}-columns")
-    base = os.environ.get("XDG_CACHE_HOME")
-    if not base:
-        base = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
-    return Path(base).expanduser() / "karat" / "columns"
+    # The variable names a file: a folder of that name would take its place.
+    return Path(f"{chosen}-columns") if chosen else cache_folder() / "columns"
 
 
 def cached_segments(
@@ -141,7 +138,9 @@ def _needed(what: Run | Evaluation | StoredDataset) -> bool:
 
 
 def _file(name: str) -> Path:
-    return cache_folder() / hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+    return (
+        columns_folder() / hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+    )
 
 
 def read_cached(name: str) -> Iterator[bytes] | None:

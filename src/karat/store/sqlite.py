@@ -20,6 +20,7 @@ from urllib.parse import quote
 from zlib import crc32
 
 from karat.errors import KaratError, StoreError, StoreRefused
+from karat.files import write_ahead
 from karat.store.backend import SCHEMA, ItemKeys, Row, TextPattern
 from karat.store.columns import pack
 from karat.store.sql import SqlBackend, like_pattern
@@ -181,8 +182,10 @@ class SqliteBackend(SqlBackend):
 
     def _prepare(self, synchronous: str) -> None:
         execute = self._connection.execute
-        if self.path is not None:
-            _write_ahead(self._connection, self.path)
+        if self.path is not None and write_ahead(self._connection, BUSY_SECONDS) != "wal":
+            raise StoreRefused(
+                f"{self.path} is on a file system without shared memory: choose another folder"
+            )
         execute(f"PRAGMA synchronous = {synchronous}")
         execute("PRAGMA cache_size = -8192")
         execute("PRAGMA temp_store = MEMORY")
@@ -439,22 +442,6 @@ def _connect(path: Path | str, *, uri: bool = False) -> sqlite3.Connection:
         cached_statements=256,
         uri=uri,
     )
-
-
-def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
-    """Set WAL mode. SQLite does not wait for other processes here, so this function does."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-            continue
-        if mode != "wal":
-            raise StoreRefused(f"{path} is on a file system without shared memory: choose another folder")
-        return
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from karat.errors import RequestError, did_you_mean
-from karat.models._cache import cache_folder
+from karat.files import cache_folder
 from karat.models._failures import one_line
 
 Progress = Callable[[int, int], None]

@@ -169,6 +169,27 @@ def details(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def openai_tokens(usage: object, read: str, written: str) -> Tokens | None:
+    """Tokens as OpenAI counts them, or None where the server does not say; each wire format has its own names."""
+    if not isinstance(usage, dict) or read not in usage:
+        return None
+    given, made = details(usage, f"{read}_details"), details(usage, f"{written}_details")
+    if not given and not made:
+        return read_tokens(usage[read], usage.get(written), total=usage.get("total_tokens"))
+    return read_tokens(
+        usage[read],
+        usage.get(written),
+        given.get("cached_tokens"),
+        given.get("cache_write_tokens"),
+        reasoning=made.get("reasoning_tokens"),
+        audio_input=given.get("audio_tokens"),
+        audio_output=made.get("audio_tokens"),
+        image_input=given.get("image_tokens"),
+        image_output=made.get("image_tokens"),
+        total=usage.get("total_tokens"),
+    )
+
+
 def embedding_tokens(usage: object) -> Tokens | None:
     """Tokens of a list of embeddings, or None where the server does not say."""
     if not isinstance(usage, dict) or usage.get("prompt_tokens") is None:

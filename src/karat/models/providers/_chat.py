@@ -18,7 +18,7 @@ from karat.models.providers import (
     WireFormat,
     as_name,
     details,
-    read_tokens,
+    openai_tokens,
     read_tool_calls,
     served_model,
     served_tier,
@@ -159,7 +159,7 @@ class ChatCompletions(WireFormat):
         if not choices:
             raise ValueError("no choices")
         usage, tier = raw.get("usage"), raw.get("service_tier")
-        tokens = _tokens(usage)
+        tokens = openai_tokens(usage, "prompt_tokens", "completion_tokens")
         if (
             searched
             or (tier is not None and tier != "default")
@@ -312,27 +312,6 @@ def _text(content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part.get("text") or "" for part in content if part.get("type") in ("text", "output_text"))
-
-
-def _tokens(usage: Any) -> Tokens | None:
-    if not isinstance(usage, dict) or "prompt_tokens" not in usage:
-        return None
-    read, written = usage["prompt_tokens"], usage.get("completion_tokens")
-    if "prompt_tokens_details" not in usage and "completion_tokens_details" not in usage:
-        return read_tokens(read, written, total=usage.get("total_tokens"))
-    given, made = details(usage, "prompt_tokens_details"), details(usage, "completion_tokens_details")
-    return read_tokens(
-        read,
-        written,
-        given.get("cached_tokens"),
-        given.get("cache_write_tokens"),
-        reasoning=made.get("reasoning_tokens"),
-        audio_input=given.get("audio_tokens"),
-        audio_output=made.get("audio_tokens"),
-        image_input=given.get("image_tokens"),
-        image_output=made.get("image_tokens"),
-        total=usage.get("total_tokens"),
-    )
 
 
 def _with_fees(tokens: Tokens | None, tier: object, usage: Any, searched: bool) -> Tokens | None:

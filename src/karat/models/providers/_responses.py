@@ -17,13 +17,11 @@ from karat.models._messages import Choice, Request, ToolCall
 from karat.models._structured import wrapped_schema
 from karat.models.providers import (
     Answer,
-    Tokens,
     WireFormat,
     as_name,
-    details,
+    openai_tokens,
     plain_text,
     read_arguments,
-    read_tokens,
     refuse_duplicates,
     served_model,
     served_tier,
@@ -154,7 +152,9 @@ class Responses(WireFormat):
         )
         refuse_duplicates(calls)
         tier = served_tier(raw.get("service_tier"))
-        tokens = with_fees(_tokens(raw.get("usage")), tier, searches, other_fees)
+        tokens = with_fees(
+            openai_tokens(raw.get("usage"), "input_tokens", "output_tokens"), tier, searches, other_fees
+        )
         return Answer([choice], tokens, served_model(raw))
 
     def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -292,21 +292,3 @@ def _tool_choice(choice: Any) -> Any:
     if isinstance(choice, str) and choice not in ("auto", "none", "required"):
         return {"type": "function", "name": choice}
     return choice
-
-
-def _tokens(usage: Any) -> Tokens | None:
-    if not isinstance(usage, dict) or "input_tokens" not in usage:
-        return None
-    given, made = details(usage, "input_tokens_details"), details(usage, "output_tokens_details")
-    return read_tokens(
-        usage["input_tokens"],
-        usage.get("output_tokens"),
-        given.get("cached_tokens"),
-        given.get("cache_write_tokens"),
-        reasoning=made.get("reasoning_tokens"),
-        audio_input=given.get("audio_tokens"),
-        audio_output=made.get("audio_tokens"),
-        image_input=given.get("image_tokens"),
-        image_output=made.get("image_tokens"),
-        total=usage.get("total_tokens"),
-    )

@@ -59,6 +59,16 @@ def modules(source: Path) -> dict[str, Path]:
     return found
 
 
+NAMED = {("registry", "karat.graph.metrics"), ("keys", "karat.models")}
+"""Names in strings that do not count: the plug-in that karat ships, and a text that tasks are searched for."""
+
+
+def named(tree: ast.AST, known: dict[str, Path], room: str) -> set[str]:
+    """The modules of karat whose full names a module has in strings, as registries and lazy exports do."""
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    return {str(text) for text in texts if text in known and (room, text) not in NAMED}
+
+
 def imported(tree: ast.AST, known: dict[str, Path]) -> set[str]:
     """The modules of karat that a module imports, lazily or not; not under TYPE_CHECKING."""
     found: set[str] = set()
@@ -95,8 +105,8 @@ def cycles(rooms: dict[str, set[str]]) -> list[list[str]]:
     )
 
 
-def bare_any(known: dict[str, Path]) -> int:
-    """Parameters annotated with bare Any of public functions and methods, outside internal rooms and modules."""
+def annotated(known: dict[str, Path], *names: str) -> int:
+    """Parameters annotated with one of these names alone, of public functions and methods, outside internal rooms and modules."""
     internal = {"execution", "analysis", "reporting", "store", "experiments", "cli", "view"}
     count = 0
     for name, path in known.items():
@@ -106,7 +116,7 @@ def bare_any(known: dict[str, Path]) -> int:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.name.startswith("_"):
                 arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
                 count += sum(
-                    isinstance(a.annotation, ast.Name) and a.annotation.id == "Any" for a in arguments
+                    isinstance(a.annotation, ast.Name) and a.annotation.id in names for a in arguments
                 )
     return count
 
@@ -138,8 +148,11 @@ def main() -> None:
     rooms: dict[str, set[str]] = defaultdict(set)
     for name, path in known.items():
         room = name.split(".")[1] if "." in name else "__init__"
-        for target in imported(ast.parse(path.read_text()), known):
+        tree_of_module = ast.parse(path.read_text())
+        imports = imported(tree_of_module, known)
+        for target in imports:
             users[target].add(name)
+        for target in imports | named(tree_of_module, known, room):
             other = target.split(".")[1] if "." in target else "__init__"
             if other != room:
                 rooms[room].add(other)
@@ -155,7 +168,10 @@ def main() -> None:
     print(f"functions on the way          {functions} in {files} modules")
     print(f"changes of folder on the way  {changes} in {calls:,} calls")
     print(f"cycles between rooms          {[list(each) for each in cycles(rooms)] or 'none'}")
-    print(f"bare Any parameters           {bare_any(known)}")
+    aliases = annotated(known, "Value", "JSON")
+    print(
+        f"bare Any parameters           {annotated(known, 'Any')}, and {aliases} of its aliases Value and JSON"
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tests.golden_messages import owner_of
 SOURCE = Path(karat.__file__).parent
 EVERYWHERE = {
     *("records", "keys", "errors", "registry", "serialization", "paths", "documents", "formatting", "lazy"),
-    *("redaction", "json_schema", "html", "layout", "process", "sync"),
+    *("redaction", "json_schema", "html", "layout", "process", "sync", "files"),
 }
 """Modules that every room may use; they use each other only."""
 UPPER = ["execution", "analysis", "reporting", "experiments", "view", "cli", "__main__"]
@@ -34,10 +34,30 @@ HEAVY = {
 }  # fmt: skip
 
 
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+ROOMS = {room_of(path) for path in modules()}
+
+NAMED = {("registry", "karat.graph.metrics")}
+"""The one module that a room below names by a string: the plug-in that karat ships (docs/decisions.md)."""
+SEARCHED = {("keys", "karat.models")}
+"""A text that is looked for in the source of tasks, and imported by nobody."""
+
+
 def imports(path: Path) -> set[str]:
-    """The rooms that a module imports, lazily or not; `if TYPE_CHECKING` imports nothing when karat runs."""
+    """The rooms that a module imports, lazily or not, or names in a string, as lazy exports and registries do.
+
+    `if TYPE_CHECKING` imports nothing when karat runs.
+    """
     found: set[str] = set()
-    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    pending: list[ast.AST] = [tree]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
             if (
@@ -52,15 +72,11 @@ def imports(path: Path) -> set[str]:
                 found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
             elif isinstance(node, ast.Import):
                 found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("karat.")}
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                named = re.fullmatch(r"karat\.(\w+)(?:\.\w+)*", node.value)
+                if named and named[1] in ROOMS and (room_of(path), node.value) not in NAMED | SEARCHED:
+                    found.add(named[1])
     return found - {"__version__", "__doc__"}
-
-
-def modules() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
 def house() -> dict[str, set[str]]:

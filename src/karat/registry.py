@@ -29,6 +29,12 @@ from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean, fail
 T = TypeVar("T")
 
 PLUGIN_GROUP = "karat.plugins"
+SHIPPED_PLUGIN = "karat.graph.metrics"
+"""The plug-in that comes with karat: unit metrics among evaluators, aggregator metrics among aggregators.
+
+Registries import it last, when a name is looked for; this is the one place where karat names a room that is built on
+the rooms which use the name.
+"""
 
 
 class Registry(Generic[T]):

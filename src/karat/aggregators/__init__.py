@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from karat.lazy import load
+from karat.registry import SHIPPED_PLUGIN
 
 if TYPE_CHECKING:
     from karat.aggregators._base import Aggregate as Aggregate
@@ -50,9 +51,9 @@ _WHERE = {
     "register_aggregator": "_base",
     "Accuracy": "_means",
     # Aggregator metrics are a built-in plug-in: they are named here and never imported by this package.
-    "AggregatorMetricRegistry": "karat.graph.metrics",
-    "BaseAggregatorMetric": "karat.graph.metrics",
-    "aggregator_metric": "karat.graph.metrics",
+    "AggregatorMetricRegistry": SHIPPED_PLUGIN,
+    "BaseAggregatorMetric": SHIPPED_PLUGIN,
+    "aggregator_metric": SHIPPED_PLUGIN,
     "ClassificationReport": "_classification",
     "CountBy": "_means",
     "F1Score": "_classification",

@@ -18,7 +18,7 @@ from karat import paths
 from karat.aggregators._folding import FieldNames
 from karat.errors import RequestError
 from karat.records import AggregateTable, Estimate, EvaluatorSpec, ItemResult, Ok, Result, Skipped
-from karat.registry import Registry, check_parameters, check_spec, parameters_of
+from karat.registry import SHIPPED_PLUGIN, Registry, check_parameters, check_spec, parameters_of
 
 S = TypeVar("S")
 
@@ -140,7 +140,7 @@ aggregators: Registry[Callable[..., Any]] = Registry(
                 "_distributions",
             )
         ),
-        "karat.graph.metrics",
+        SHIPPED_PLUGIN,
     ],
 )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from karat.errors import CannotJudge as CannotJudge
 from karat.lazy import load
+from karat.registry import SHIPPED_PLUGIN
 
 if TYPE_CHECKING:
     from karat.evaluators import agentevals_adapter as agentevals_adapter
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from karat.evaluators._similarity import Bleu, Chrf, EmbeddingDistance, Rouge
     from karat.evaluators._structured import JSONSchemaMatch, JSONValid
     from karat.evaluators._text import Contains, EditDistance, ExactMatch, RegexMatch
-    from karat.evaluators._values import TextRules, clip, plain, same, text_of, value_at
+    from karat.evaluators._values import TextRules, plain, same, text_of, value_at
     from karat.evaluators.judges import (
         RUBRIC_PRESETS,
         AgentAsJudgeEvaluator,
@@ -72,7 +73,6 @@ _WHERE = {
     "RunOutput": "_base",
     "ParameterCheck": "_base",
     "TextRules": "_values",
-    "clip": "_values",
     "plain": "_values",
     "same": "_values",
     "text_of": "_values",
@@ -119,11 +119,11 @@ _WHERE = {
     "make_rubric_dag": "judges",
     "rag_triad": "judges",
     # Unit metrics are a built-in plug-in: they are named here and never imported by this package.
-    "UnitMetricRegistry": "karat.graph.metrics",
-    "unit_metric": "karat.graph.metrics",
-    "BaseUnitMetric": "karat.graph.metrics",
-    "UnitMetricResult": "karat.graph.metrics",
-    "discover": "karat.graph.metrics",
+    "UnitMetricRegistry": SHIPPED_PLUGIN,
+    "unit_metric": SHIPPED_PLUGIN,
+    "BaseUnitMetric": SHIPPED_PLUGIN,
+    "UnitMetricResult": SHIPPED_PLUGIN,
+    "discover": SHIPPED_PLUGIN,
 }
 
 __all__ = [
@@ -175,7 +175,6 @@ __all__ = [
     "UnitMetricResult",
     "agentevals_adapter",
     "build_evaluator",
-    "clip",
     "discover",
     "evaluators",
     "list_evaluators",

@@ -21,7 +21,7 @@ import msgspec
 from karat.errors import FAILURES, RequestError, did_you_mean, for_thread
 from karat.keys import code_fingerprint
 from karat.records import JSON, Example, Output, Result, Value
-from karat.registry import Registry, check_parameters, check_spec
+from karat.registry import SHIPPED_PLUGIN, Registry, check_parameters, check_spec
 from karat.serialization import annotations_of, converter
 
 # Checks of the parameters of evaluators and unit metrics, made when they are built.
@@ -262,7 +262,7 @@ class EvaluatorRegistry(Registry[Callable[..., Any]]):
             "_from_output",
             "judges",
         )
-        builtin = [*(f"karat.evaluators.{module}" for module in modules), "karat.graph.metrics"]
+        builtin = [*(f"karat.evaluators.{module}" for module in modules), SHIPPED_PLUGIN]
         super().__init__("evaluator", builtin=builtin)
         self.descriptions: dict[str, str] = {}
         self.declared: dict[str, dict[str, Any]] = {}

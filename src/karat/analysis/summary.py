@@ -89,6 +89,12 @@ class Summary(msgspec.Struct, frozen=True):
             if not evaluator["higher_is_better"]
         }
 
+    @property
+    def next_step(self) -> str:
+        """The command that evaluates the runs, for a report without metrics."""
+        ids = " ".join(run.id for run in self.runs)
+        return f"Nothing has judged these runs yet: karat evaluate {ids} -e NAME."
+
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON-able values."""
         return {"kind": "report", **msgspec.to_builtins(self)}

@@ -37,6 +37,8 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Write all files or none."""
+    from karat.datasets.writers import whole_file
+
     folder = Path(given.folder)
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"{folder} is a file: name a folder")
@@ -47,7 +49,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            with whole_file(folder / name) as file:
+                file.write(text.encode())
     except OSError as error:
         raise RequestError(f"{folder} cannot be written: {error.strerror}") from error
     written = [str(folder / name) for name in contents]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import time
@@ -15,7 +14,7 @@ from karat.analysis.comparison import Comparison, comparison_blocks
 from karat.analysis.latency import seconds_text
 from karat.analysis.ranking import Ranking, ranking_blocks
 from karat.analysis.summary import Metric, RunSummary, Summary
-from karat.datasets.writers import guarded
+from karat.datasets.writers import ANY, record_writer
 from karat.errors import RequestError
 from karat.formatting import (
     Block,
@@ -84,8 +83,7 @@ def summary_blocks(summary: Summary) -> list[Block]:
         table = estimate_table([metric.estimate for metric in whole], labels, summary.lower_is_better)
         blocks += [Heading("metrics"), table, *_effects(whole, labels)]
     else:
-        ids = " ".join(run.id for run in summary.runs)
-        blocks.append(Paragraph(f"Nothing has judged these runs yet: karat evaluate {ids} -e NAME."))
+        blocks.append(Paragraph(summary.next_step))
     groups = [metric.estimate for metric in summary.metrics if metric.estimate.group]
     if groups:
         blocks += [Heading("groups"), estimate_table(groups, labels, summary.lower_is_better)]
@@ -253,28 +251,20 @@ def _environment(runs: list[RunSummary]) -> Table:
 def _csv(summary: Summary) -> str:
     """One row for each estimate. A text that a spreadsheet would take for a formula gets an apostrophe."""
     labels = {run.id: run.label for run in summary.runs}
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    out = io.BytesIO()
+    writer = record_writer(out, "csv", columns=dict.fromkeys(COLUMNS, ANY))
     for metric in summary.metrics:
-        e = metric.estimate
-        numbers = [e.value, e.low, e.high, e.confidence, e.n, e.of, e.lowest, e.highest]
-        texts = [
-            e.evaluator,
-            e.aggregator,
-            e.name,
-            group_text(e.group),
-            labels.get(e.run or "", ""),
-            e.run or "",
-        ]
-        cells = [
-            *map(guarded, texts),
-            *("" if n is None else n for n in numbers),
-            guarded(e.method),
-            metric.source,
-        ]
-        writer.writerow(cells)
-    return out.getvalue()
+        each = metric.estimate
+        writer.add(
+            {
+                **{name: getattr(each, name) for name in COLUMNS if hasattr(each, name)},
+                "group": group_text(each.group),
+                "run": labels.get(each.run or "", ""),
+                "run_id": each.run or "",
+                "source": metric.source,
+            }
+        )
+    return out.getvalue().decode()
 
 
 def _latex(summary: Summary) -> str:

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from karat.formatting import (
-    Block,
-    Details,
-    Heading,
-    Paragraph,
-    Table,
-    clean,
-    counts_text,
-    plural,
-)
+from karat.errors import plural
+from karat.formatting import Block, Details, Heading, Paragraph, Table, clean, counts_text
 from karat.layout import Styled
-from karat.records import Failed, Ok, Status
+from karat.records import Ok, Status
 from karat.store.handles import Aggregation, Evaluation, Run
 from karat.store.run_labels import matrix_labels, run_labels
 
@@ -200,27 +191,19 @@ def label_notices(handle: Run | Evaluation, labels: Sequence[str]) -> list[str]:
     return notices
 
 
-MOST_FAILURES = 1000
-"""Limit on the failures that are compared to find a common reason."""
-
-
-def common_failure(handle: Any) -> str:
+def common_failure(run: Run) -> str:
     """The message of the first failure, where nothing succeeded and all failures are of one kind; else empty."""
-    if handle.counts.ok or handle.counts.skipped or not handle.counts.failed:
+    from karat.analysis.failures import failure_kinds
+
+    if run.counts.ok or run.counts.skipped or not run.counts.failed:
         return ""
-    items = handle.outputs() if isinstance(handle, Run) else handle.results()
-    errors = [each.outcome.error for each in islice(items, MOST_FAILURES) if isinstance(each.outcome, Failed)]
-    kinds = set()
-    for error in errors:
-        node = error.metadata.get("node")  # of a graph task: the type of the error is in the message
-        inner = error.message.removeprefix(f"node {node}: ").partition(":")[0] if node else ""
-        kinds.add((error.type, node, inner))
-    if len(kinds) != 1 or not errors:
+    kinds = failure_kinds(run)
+    if len(kinds) != 1:
         return ""
-    first = errors[0]
-    named = first.message if first.metadata.get("node") else f"{first.type}: {first.message}"
-    differ = len({error.message for error in errors}) > 1
-    notes = ", ".join(filter(None, [_line(first.where), "the first failure" if differ else ""]))
+    first, *others = kinds[0].examples
+    named = ": ".join(filter(None, [kinds[0].type, first.get("message")]))
+    differ = any(each.get("message") != first.get("message") for each in others)
+    notes = ", ".join(filter(None, [_line(first.get("where", "")), "the first failure" if differ else ""]))
     return f"{clean(named, 400)}{f' ({notes})' if notes else ''}"
 
 

@@ -843,6 +843,20 @@ def is_refusal(text: str) -> bool:
     )
 
 
+_NO_ANSWER = re.compile(
+    r"\b(?:not (?:been )?(?:mention|provid|specif|stat|discuss|disclos|availab|given|shared|known)"
+    r"|no (?:information|mention|record)|cannot be (?:determined|answered|known)|can(?:no|')t (?:determine|answer|know)"
+    r"|(?:did|does|do|has|have)(?: not|n't) (?:mention|contain|provide|specify|say|share|include)"
+    r"|unanswerable|unknown|insufficient information|not enough information|no answer)",
+    re.IGNORECASE,
+)
+
+
+def states_no_answer(gold: str) -> bool:
+    """Whether a gold answer states that there is no answer: unlike a refusal, it may speak of a person."""
+    return bool(_NO_ANSWER.search(gold))
+
+
 def subject_of(text: str) -> frozenset[str]:
     """The names at the beginning of a statement: `Mara Lindqvist` in `Mara Lindqvist is 34`."""
     out: set[str] = set()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from karat.datasets.readers.rows import short
+from karat.errors import clip
 from karat.memory._dialogue import (
     Attachment,
     Evidence,
@@ -21,6 +21,7 @@ from karat.memory._dialogue import (
     Turn,
     abbreviation,
 )
+from karat.memory._language import states_no_answer
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,
@@ -30,7 +31,6 @@ from karat.memory.datasets._reading import (
     Located,
     document,
     end_of,
-    is_refusal,
     is_unanswerable_type,
     json_files,
     keys_of,
@@ -134,7 +134,7 @@ def _session_ids(row: Located) -> dict[str, str]:
         source = raw["_v2_session_id"]
         if source.identifier() in sources:
             raise source.error(
-                f"session {short(source.identifier())} occurs twice in this sample: make the ids unique"
+                f"session {clip(source.identifier(), 80)} occurs twice in this sample: make the ids unique"
             )
         sources.append(source.identifier())
     if all(_NEUTRAL.fullmatch(source) for source in sources):
@@ -153,7 +153,7 @@ def _points_by_session(
         if source_id not in ids:
             if listed:
                 notes.append(
-                    f"{len(listed)} memory points of {short(source_id, 40)}, which is no session, are excluded"
+                    f"{len(listed)} memory points of {clip(source_id, 40)}, which is no session, are excluded"
                 )
             continue
         found.setdefault(source_id, []).extend(listed)
@@ -203,7 +203,7 @@ def _inside(folder: Path, name: str, image_id: str, notes: list[str]) -> str | N
             return str(path)
     except (OSError, ValueError):
         pass
-    notes.append(f"the file of image {short(image_id, 40)} is outside the dataset's folder and is excluded")
+    notes.append(f"the file of image {clip(image_id, 40)} is outside the dataset's folder and is excluded")
     return None
 
 
@@ -212,7 +212,7 @@ def _point(raw: Located, session_id: str, turns: int, taken: dict[str, int], not
     taken[memory_id] = taken.get(memory_id, 0) + 1
     if taken[memory_id] > 1:
         notes.append(
-            f"memory_id {short(memory_id, 40)} occurs {taken[memory_id]} times; the first one is the evidence"
+            f"memory_id {clip(memory_id, 40)} occurs {taken[memory_id]} times; the first one is the evidence"
         )
         memory_id = f"{memory_id}#{taken[memory_id]}"
     update, originals = raw.get("is_update"), raw.get("original_memories")
@@ -257,12 +257,12 @@ def _last_covered(checkpoint: Located, name: str, ids: dict[str, str], position:
     named = [one.identifier() for one in covered.items()]
     if not named:
         raise covered.error(
-            f"checkpoint {short(name)} covers no session: list the sessions after which it is asked"
+            f"checkpoint {clip(name, 80)} covers no session: list the sessions after which it is asked"
         )
     for one in named:
         if one not in ids:
             raise covered.error(
-                f"checkpoint {short(name)} covers {short(one)}, which is no session of the sample"
+                f"checkpoint {clip(name, 80)} covers {clip(one, 80)}, which is no session of the sample"
             )
     return max(position[ids[one]] for one in named)
 
@@ -330,4 +330,4 @@ def _answerable(raw: Located, type: str, answer: str, evidence: bool) -> bool:
     given = raw.get("answerable")
     if given is not None:
         return given.flag()
-    return not is_unanswerable_type(type) and (evidence or not is_refusal(answer))
+    return not is_unanswerable_type(type) and (evidence or not states_no_answer(answer))

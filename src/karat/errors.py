@@ -152,6 +152,28 @@ def with_article(noun: str) -> str:
     return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"
 
 
+def plural(count: int, noun: str, several: str = "") -> str:
+    """`1 example`, `3 examples`; `several` is a plural without `s`, such as `replies`."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+
+
+def clip(value: object, limit: int = 60) -> str:
+    """A value quoted for a message: short, on one line, control characters escaped."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= limit else value[:limit] + "…")
+    try:
+        text = repr(value)
+    except Exception:  # an integer of thousands of digits, a value that contains itself, a foreign `repr`
+        return f"{with_article(type(value).__name__)} too large to show"
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+def unknown_metadata(field: str, known: Collection[str]) -> str:
+    """A metadata field that no example has."""
+    near = did_you_mean(field, known) if known else "the examples have no metadata"
+    return f"no example has the metadata field {field!r}: {near}"
+
+
 def unknown_key(name: str, known: Collection[str]) -> str:
     """An unknown key of a mapping: the nearest known key, or the place of parameters where the mapping has one."""
     if "params" in known and not nearest(name, known):
@@ -179,6 +201,25 @@ def _installed() -> tuple[str, tuple[str, ...]]:
     schemes = ("stdlib", "platstdlib", "purelib", "platlib")
     karat = os.path.dirname(os.path.realpath(__file__))
     return karat, ("<frozen", *{sysconfig.get_path(name) for name in schemes})
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an exception; that it cannot be read where `__str__`, which is user code, raises."""
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"(its message cannot be read: {type(broken).__name__})"
+
+
+def is_cancelled() -> bool:
+    """Whether the current asyncio task is being cancelled: user code may also raise CancelledError by itself."""
+    import asyncio
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False  # in a thread
+    return task is not None and task.cancelling() > 0
 
 
 def for_thread(function: Callable[P, T]) -> Callable[P, T]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from karat.errors import plural
 from karat.html import escape as escape_html
 from karat.html import visible
 from karat.layout import (
@@ -57,9 +58,10 @@ _JOINERS = "\u200c\u200d"
 """`visible` leaves them only where they join letters or emoji."""
 
 
-def plural(count: int, noun: str, several: str = "") -> str:
-    """`1 example`, `3 examples`; `several` is a plural without `s`, such as `replies`."""
-    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+def enumerated(names: Sequence[str], most: int = 4) -> str:
+    """`A, B and C`, or `A, B, C and 7 more`."""
+    shown = list(names) if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def counts_text(counts: Counts) -> str:
@@ -168,10 +170,14 @@ def _headline(estimates: Sequence[Estimate], runs: Mapping[str, str]) -> str:
             return f"{low.label} is {number(low.value)} for all {len(known)} runs."
         ends = [f"{number(each.value)} ({runs.get(each.run or '', each.run or '')})" for each in (low, high)]
         return f"{low.label} is between {ends[0]} and {ends[1]} over {len(estimates)} runs."
-    each = known[0]
-    missing = each.of - each.n
-    items = f"{plural(each.of, 'item')}" if not missing else f"{each.n:,} of {plural(each.of, 'item')}"
-    return f"{each.label} is {number(each.value)} {interval_text(each)}".rstrip() + f", over {items}."
+    return f"{estimate_sentence(known[0], known[0].label)}."
+
+
+def estimate_sentence(estimate: Estimate, name: str, digits: int = 3) -> str:
+    """`exact_match accuracy is 0.84 [0.82, 0.86], over 950 of 1,000 items`, without its full stop."""
+    words = f"{name} is {number(estimate.value, digits)} {interval_text(estimate, digits)}".rstrip()
+    items = plural(estimate.of, "item")
+    return f"{words}, over {items if estimate.n == estimate.of else f'{estimate.n:,} of {items}'}"
 
 
 def direction_arrow(estimate: Estimate, lower_is_better: Collection[str]) -> str:

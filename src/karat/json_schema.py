@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from karat.errors import RequestError
+from karat.errors import RequestError, clip
 
 PATTERN_SECONDS = 1.0
 """How long one pattern may take on one text."""
@@ -186,7 +186,7 @@ def _pattern(seconds: float) -> Rule:
 
     def rule(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(instance, "string") and not _found(pattern, instance, seconds):
-            yield ValidationError(f"{_clip(instance)} does not match {_clip(pattern)}")
+            yield ValidationError(f"{clip(instance)} does not match {clip(pattern)}")
 
     return rule
 
@@ -212,7 +212,7 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
     for item in instance:
         key = _hashable(item)
         if key in seen:
-            yield ValidationError(f"{_clip(item)} occurs more than once")
+            yield ValidationError(f"{clip(item)} occurs more than once")
             return
         seen.add(key)
 
@@ -255,7 +255,7 @@ def _additional_properties(usual: Any, seconds: float) -> Rule:
             if validator.is_type(allowed, "object"):
                 yield from validator.descend(value, allowed, path=name)
             elif not allowed:
-                yield ValidationError(f"{_clip(name)} is neither a known property nor matched by a pattern")
+                yield ValidationError(f"{clip(name)} is neither a known property nor matched by a pattern")
 
     return rule
 
@@ -273,14 +273,6 @@ def _found(pattern: str, text: str, seconds: float) -> bool:
         # Without the interpreter lock: other threads go on meanwhile.
         return _compiled(pattern).search(text, timeout=seconds, concurrent=True) is not None
     except TimeoutError:
-        raise Undecided(f"the pattern {_clip(pattern)} did not finish within {seconds:g} s") from None
+        raise Undecided(f"the pattern {clip(pattern)} did not finish within {seconds:g} s") from None
     except Exception as error:  # what `regex` raises for a bad pattern is not exported as one type
-        raise Undecided(f"the pattern {_clip(pattern)} cannot be used: {error}") from None
-
-
-def _clip(value: Any, limit: int = 60) -> str:
-    try:
-        text = repr(value[: limit + 1] if isinstance(value, str) else value)
-    except Exception:  # an integer of thousands of digits
-        return f"a {type(value).__name__} too large to show"
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+        raise Undecided(f"the pattern {clip(pattern)} cannot be used: {error}") from None

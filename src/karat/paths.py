@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from karat.errors import RequestError, did_you_mean
+from karat.errors import RequestError, did_you_mean, plural
 
 
 class _Missing(enum.Enum):
@@ -109,8 +109,9 @@ class Path:
                 if not _is_position(step):
                     return f"no field {_quoted(step)}{self._within(at)}: there is an array of {len(data)}"
                 if int(step) >= len(data):
-                    plural = "" if len(data) == 1 else "s"
-                    return f"no element {step}{self._within(at)}: the array has {len(data)} element{plural}"
+                    return (
+                        f"no element {step}{self._within(at)}: the array has {plural(len(data), 'element')}"
+                    )
                 data, at = data[int(step)], at + 1
             else:
                 return f"no field {_quoted(self.steps[at])}{self._within(at)} in {kind_of(data)}"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from karat.errors import UnknownName, did_you_mean
+from karat.errors import UnknownName, did_you_mean, plural
 
 Value: TypeAlias = Any
 """An input, an expected value or an output: JSON, or the type that the task or the evaluator annotates."""
@@ -409,7 +409,7 @@ class Estimates(Sequence[Estimate]):
     def __repr__(self) -> str:
         lines = "".join(f"\n  {each.label}: {each}" for each in self._estimates[:20])
         more = f"\n  … {len(self) - 20} more" if len(self) > 20 else ""
-        return f"<{len(self)} estimate{'' if len(self) == 1 else 's'}{lines}{more}>"
+        return f"<{plural(len(self), 'estimate')}{lines}{more}>"
 
     def select(
         self,

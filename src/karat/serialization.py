@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from karat.errors import UnsupportedType
+from karat.errors import UnsupportedType, clip, with_article
 
 if TYPE_CHECKING:
     from karat.records import Value
@@ -147,7 +147,7 @@ def _key(key: Any) -> str:
         except (_Unsupported, ValueError):
             found = None
     if found is None:
-        raise _Unsupported(f"has the key {_short(key)}: give text keys, as JSON has them")
+        raise _Unsupported(f"has the key {clip(key)}: give text keys, as JSON has them")
     return str(found)
 
 
@@ -200,8 +200,7 @@ def _other(value: Any, depth: int) -> Any:
 def _unknown(value: Any) -> _Unsupported:
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    article = "an" if name[:1].lower() in "aeiou" else "a"
-    return _Unsupported(f"is {article} {name}, which cannot be stored: {REMEDY}")
+    return _Unsupported(f"is {with_article(name)}, which cannot be stored: {REMEDY}")
 
 
 def _converted_struct(value: msgspec.Struct, depth: int) -> msgspec.Struct:
@@ -254,13 +253,6 @@ def _bytes_of_text(text: str) -> bytes:
         if comma and head.endswith(";base64"):
             return base64.b64decode(data, validate=True)
     return text.encode()
-
-
-def _short(value: Any) -> str:
-    try:
-        return repr(value)[:60]
-    except Exception:  # a foreign `repr` may raise anything
-        return f"of type {type(value).__qualname__}"
 
 
 def storable(value: Value) -> Any:

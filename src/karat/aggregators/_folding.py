@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from karat.errors import did_you_mean
+from karat.errors import unknown_metadata
 from karat.paths import get
 from karat.records import Estimate
 from karat.stats._classification import ConfusionState
@@ -46,8 +46,7 @@ class FieldNames:
     def check(self, field: str, what: str) -> None:
         """Refuses a field that no example had, where there were examples."""
         if not self.seen:
-            near = did_you_mean(field, self.known) if self.known else "the examples have no metadata"
-            raise ValueError(f"{what}: no example has the metadata field {field!r}: {near}")
+            raise ValueError(f"{what}: {unknown_metadata(field, self.known)}")
 
 
 def add_sizes(state: MeanState | ConfusionState, size: int, times: int = 1) -> None:

@@ -38,7 +38,7 @@ from karat.analysis.scores import (
 )
 from karat.analysis.stored import Analysis, find_or_compute
 from karat.analysis.text_diff import excerpt, word_diff
-from karat.errors import RequestError, did_you_mean, nearest
+from karat.errors import RequestError, did_you_mean, nearest, plural
 from karat.execution.arguments import (
     DEFAULT_CONCURRENCY,
     EvaluatorLike,
@@ -58,10 +58,10 @@ from karat.formatting import (
     Paragraph,
     Table,
     bounds_text,
+    enumerated,
     interval,
     number,
     percent,
-    plural,
     probability,
     short_number,
 )
@@ -344,6 +344,31 @@ class Leader(msgspec.Struct, frozen=True):
     """The runs whose paired difference from the best is not significant, after the correction for all of them."""
     without_result: list[str] = []
     """The runs that have no value of the metric, because every item failed or is missing."""
+
+
+def leader_sentence(leader: Leader, labels: Mapping[str, str], noun: str, value: str = "") -> str:
+    """What is known of the best of several runs, as a sentence without its full stop.
+
+    `labels` has every run that was compared; `noun` is what the reader calls them; `value` is the leader's own.
+    """
+    best, others = labels[leader.run], [labels[run] for run in leader.indistinguishable]
+    without = [labels[run] for run in leader.without_result]
+    count = len(labels) - len(without)
+    if count == 1:
+        found = f"only {best} has a result{value and ', '}{value}"
+    elif len(others) == count - 1:
+        found = f"the {count} {noun}s{' with a result' if without else ''} are not distinguishable;"
+        found += f" {best} has the best value{value and ', '}{value}"
+    else:
+        found = f"{best} is best{value and ' with '}{value}"
+        if others:
+            found += f", but not distinguishable from {enumerated(others)}"
+        else:
+            found += f", and better than {'the other' if count == 2 else 'each of the others'}"
+            found += " with a result" if without else ""
+    if without:
+        found += f"; {enumerated(without)} {'has' if len(without) == 1 else 'have'} no result"
+    return f"{leader.evaluator} {leader.aggregator}: {found}"
 
 
 class Comparison(Analysis, msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from karat.errors import RequestError, UnknownName, did_you_mean
+from karat.errors import RequestError, UnknownName, did_you_mean, plural
 from karat.evaluators._base import score_range, threshold_problem
 from karat.formatting import Block, Heading, Table, interval, number
 from karat.layout import Styled
@@ -314,13 +314,7 @@ def _reach(least: float, estimate: Estimate, sign: float = 1.0, form: str = ".3f
 
 def _missing(estimate: Estimate, noun: str) -> str:
     missing = estimate.of - estimate.n
-    return (
-        f"{missing:,} {noun} is missing"
-        if missing == 1
-        else f"{missing:,} {noun}s are missing"
-        if missing
-        else ""
-    )
+    return f"{plural(missing, noun)} {'is' if missing == 1 else 'are'} missing" if missing else ""
 
 
 def _examples_needed(least: float, estimate: Estimate, examples: int) -> int | None:

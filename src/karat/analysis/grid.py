@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from karat.analysis.comparison import Comparison, Difference, arrow
+from karat.analysis.comparison import Comparison, Difference, arrow, leader_sentence
 from karat.formatting import Block, Heading, Paragraph, Table, interval, number
 from karat.layout import Styled
 from karat.records import Estimate, Usage, interval_text
@@ -75,32 +75,9 @@ def make_grid(
     for evaluator, aggregator, name in keys:
         shown = Estimate(None, evaluator=evaluator, aggregator=aggregator, name=name).label
         heads.append(f"{shown} {arrow(evaluator not in lower_is_better)}")
-    conclusions = []
-    for leader in comparison.leaders:
-        others = [labels[run] for run in leader.indistinguishable]
-        metric, best = f"{leader.evaluator} {leader.aggregator}", labels[leader.run]
-        without = [labels[run] for run in leader.without_result]
-        count = len(runs) - len(without)
-        if count == 1:
-            found = f"only {best} has a result"
-        elif len(others) == count - 1:
-            with_result = " with a result" if without else ""
-            found = f"the {count} variants{with_result} are not distinguishable; {best} has the best value"
-        elif others:
-            found = f"{best} is best, but not distinguishable from {_listed(others)}"
-        else:
-            found = f"{best} is best, and better than {'the other' if count == 2 else 'each of the others'}"
-        if without:
-            found += f"; {_listed(without)} {'has' if len(without) == 1 else 'have'} no result"
-        conclusions.append(f"{metric}: {found}.")
+    named = {run: labels[run] for run in runs}
+    conclusions = [f"{leader_sentence(leader, named, 'variant')}." for leader in comparison.leaders]
     return Grid(heads, [labels[run] for run in runs], runs, cells, conclusions)
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = list(names[:3])
-    if len(names) > 3:
-        return f"{', '.join(shown)} and {len(names) - 3} more"
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def grid_blocks(grid: Grid, comparison: Comparison, usage: dict[str, dict[str, Usage]]) -> list[Block]:

@@ -15,7 +15,7 @@ import msgspec
 
 from karat.datasets.readers.rows import BadRow, RowSource, describe
 from karat.datasets.writers import unguarded
-from karat.errors import ConfigError, DataError, RequestError, did_you_mean
+from karat.errors import ConfigError, DataError, RequestError, did_you_mean, unknown_metadata
 from karat.evaluators._base import build_evaluator
 from karat.evaluators.judges._core import choice_name
 from karat.evaluators.judges.rubric import RUBRIC_PRESETS, Rubric, choice_worths, read_rubric
@@ -1189,7 +1189,7 @@ def sample_sheet(
             f" {evaluation.store.command('show', evaluation.id, '--failed')}"
         )
     if by is not None and strata.keys() == {_NONE}:
-        raise RequestError(f"no example has the metadata field {by!r}: {did_you_mean(by, {'run', *fields})}")
+        raise RequestError(unknown_metadata(by, {"run", *fields}))
     draw = random.Random(seed)
     chosen: dict[tuple[str, str, int, str], float] = {}
     sizes = _equal_shares(n, {name: len(items) for name, items in strata.items()}, draw)

@@ -42,7 +42,7 @@ from karat.analysis.scores import (
     unlisted_pairs,
 )
 from karat.analysis.stored import Analysis, find_or_compute
-from karat.errors import CannotJudge, RequestError, StoreError, did_you_mean
+from karat.errors import CannotJudge, RequestError, StoreError, did_you_mean, plural
 from karat.evaluators import evaluators
 from karat.execution.arguments import (
     DEFAULT_CONCURRENCY,
@@ -70,7 +70,6 @@ from karat.formatting import (
     matrix_table,
     number,
     percent,
-    plural,
 )
 from karat.records import FORMAT, Estimate, Failed, ItemResult, Ok, Result, Skipped, groups_of
 from karat.stats._paired import score_differences
@@ -935,7 +934,7 @@ def _basis(ranking: Ranking) -> str:
 def _failures(ranking: Ranking) -> str:
     if ranking.failures == "leave_out":
         return "Comparisons with a failed output are left out and count as missing."
-    decided = "none" if not ranking.failed else f"{ranking.failed:,} comparison{'s' * (ranking.failed != 1)}"
+    decided = "none" if not ranking.failed else plural(ranking.failed, "comparison")
     return (
         f"A failed output loses against one that succeeded, and two failed outputs tie; that decided {decided}."
         " A failed judgment is missing."

@@ -18,7 +18,8 @@ from typing import Any
 
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
-from karat.formatting import Block, Paragraph, Table, clean, plural
+from karat.errors import plural
+from karat.formatting import Block, Paragraph, Table, clean
 from karat.layout import Styled
 
 VARIABLES = (

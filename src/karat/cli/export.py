@@ -31,7 +31,8 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Export the records."""
     from karat.cli.outcome import latest_notice
-    from karat.formatting import clean, plural
+    from karat.errors import plural
+    from karat.formatting import clean
     from karat.reporting.export import export, format_of, write
     from karat.store import open_existing
     from karat.store.handles import Aggregation

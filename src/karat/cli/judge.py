@@ -326,7 +326,8 @@ def _sample(given: argparse.Namespace, terminal: Terminal) -> int:
 
     from karat.analysis.judges import SAMPLE_COLUMNS, sample_sheet
     from karat.datasets.writers import check_writable, record_file
-    from karat.formatting import Details, Paragraph, clean, plural
+    from karat.errors import plural
+    from karat.formatting import Details, Paragraph, clean
     from karat.store import open_existing
 
     path = Path(given.output)

@@ -25,6 +25,7 @@ from karat.cli.parser import (
     add_call_options,
     add_parameter_option,
     cache_mode,
+    fraction,
     import_from_here,
     whole,
 )
@@ -58,7 +59,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.option(
         "--max-judge-errors",
-        type=_share,
+        type=fraction,
         default=0.05,
         metavar="SHARE",
         help="exit with code 1 if a larger share of judgments fails (default: 0.05)",
@@ -79,17 +80,6 @@ def add_arguments(parser: Parser) -> None:
         "--retry-failed", action="store_true", help="retry failed sessions, questions and judgments"
     )
     add_call_options(parser)
-
-
-def _share(text: str) -> float:
-    """A share from 0 to 1."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return number
 
 
 def _check_given(given: argparse.Namespace) -> None:

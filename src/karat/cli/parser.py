@@ -352,10 +352,21 @@ def positive(text: str) -> float:
     return number
 
 
+def fraction(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return number
+
+
 def share(text: str) -> float:
-    """A number between 0 and 1."""
-    number = positive(text)
-    if number >= 1:
+    """A number between 0 and 1, and neither of them."""
+    number = fraction(text)
+    if number in (0, 1):
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1, such as 0.95")
     return number
 

@@ -26,7 +26,8 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Remove all items or none."""
-    from karat.formatting import clean, plural
+    from karat.errors import plural
+    from karat.formatting import clean
     from karat.store import open_existing
 
     with open_existing(given.store) as store:

@@ -406,8 +406,9 @@ def _skipped_notice(dataset: Any) -> str:
 
 
 def _checked(plan: Plan, terminal: Terminal) -> int:
+    from karat.errors import plural
     from karat.experiments.fitting import record_notice, reference_notice, refuse_missing_keys
-    from karat.formatting import clean, plural
+    from karat.formatting import clean
     from karat.store import check_store
 
     check_store(plan.store)
@@ -764,7 +765,7 @@ def _graph_plan(task: GraphTask, dataset: Any, given: argparse.Namespace, count:
 
 
 def _no_records(offset: int, count: int) -> str:
-    from karat.formatting import plural
+    from karat.errors import plural
 
     if not count:
         return "the dataset is empty: the report status is no_data"
@@ -821,7 +822,7 @@ def _tell_failures(outcome: Outcome, terminal: Terminal) -> None:
 
 
 def _checked_graph(task: GraphTask, dataset: Any, terminal: Terminal) -> int:
-    from karat.formatting import plural
+    from karat.errors import plural
 
     nodes: Mapping[str, Any] = task.plan.nodes
     document = {

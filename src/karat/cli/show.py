@@ -24,8 +24,8 @@ from karat.analysis.failures import failure_kinds
 from karat.analysis.row_pages import RowPage, evaluations_of, make_filter, read_page
 from karat.cli.parser import Parser, UsageError, whole
 from karat.cli.terminal import Terminal
-from karat.errors import RequestError, UnknownName, did_you_mean
-from karat.formatting import Block, Details, Heading, Paragraph, Table, clean, counts_text, plural
+from karat.errors import RequestError, UnknownName, did_you_mean, plural
+from karat.formatting import Block, Details, Heading, Paragraph, Table, clean, counts_text
 from karat.layout import Styled
 from karat.records import EvaluatorSpec, ItemResult, Output, summary_of
 from karat.serialization import prepared

@@ -23,8 +23,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from karat.datasets.readers.rows import BadRow, RowSource, describe, short
-from karat.errors import DataError, RequestError, UnsupportedType, did_you_mean, with_article
+from karat.datasets.readers.rows import BadRow, RowSource, describe
+from karat.errors import DataError, RequestError, UnsupportedType, clip, did_you_mean, with_article
 from karat.paths import MISSING, kind_of, parse
 from karat.records import JSON, Example
 from karat.serialization import prepared, to_json_value
@@ -51,7 +51,9 @@ class Field:
     def of(self, row: JSON) -> Any:
         """Return the value of the field; raises RowProblem where the row has none."""
         if type(row) is not dict:
-            raise RowProblem(f"the row is {kind_of(row)}, not an object, and has no field {short(self.name)}")
+            raise RowProblem(
+                f"the row is {kind_of(row)}, not an object, and has no field {clip(self.name, 80)}"
+            )
         if self.name in row:  # as the path does it, without another call for each row
             return row[self.name]
         found = self._path.find(row)
@@ -134,7 +136,7 @@ class Selection:
                     import shlex  # only for this message
 
                     raise RowProblem(
-                        f"the row has no field 'expected' but {short(key)}: set expected to {short(key)}"
+                        f"the row has no field 'expected' but {clip(key, 80)}: set expected to {clip(key, 80)}"
                         f" (--expected {shlex.quote(key)}),"
                         " or rename it if it is something else"
                     )
@@ -214,7 +216,7 @@ def _with_own_metadata(row: dict[str, Any], used: set[str]) -> dict[str, Any]:
     both = own.keys() & others.keys()
     if both:
         raise RowProblem(
-            f"the field {short(min(both))} is both in the row and in its metadata: keep one of them"
+            f"the field {clip(min(both), 80)} is both in the row and in its metadata: keep one of them"
         )
     return {**own, **others}
 
@@ -279,7 +281,8 @@ class Dataset:
         return f"<Dataset {self.name!r}, {plural(self.count, 'example')}{skipped}, {self.id}>"
 
     def _repr_html_(self) -> str:
-        from karat.formatting import Block, Paragraph, as_html, example_table, plural
+        from karat.errors import plural
+        from karat.formatting import Block, Paragraph, as_html, example_table
         from karat.layout import Styled
 
         title = Paragraph(Styled(f"dataset {self.name}: {plural(len(self), 'example')}", "bold"))
@@ -685,7 +688,7 @@ class Identities:
         both = f"{self._unit}s {earlier} and {place}"
         if earlier == place:  # a JSON file may hold many rows on one line
             both = f"two examples of {self._unit} {place}"
-        raise DataError(f"{self._source}: {both} have the same id {short(id)}: give each example its own")
+        raise DataError(f"{self._source}: {both} have the same id {clip(id, 80)}: give each example its own")
 
 
 def _key(id: str) -> int:

@@ -13,14 +13,12 @@ from typing import Any, ClassVar
 import msgspec
 import regex
 
-from karat.errors import CannotJudge, RequestError
+from karat.errors import CannotJudge, RequestError, clip, plural
 from karat.evaluators._base import ParameterCheck, Paths, register_evaluator
 from karat.evaluators._reference import ReferenceEvaluator, reference_text
 from karat.evaluators._values import (
     NotJSON,
     TextRules,
-    clip,
-    counted,
     json_text,
     number_field,
     parse_json,
@@ -685,8 +683,8 @@ class SetMatch(ReferenceEvaluator):
         return parsed if isinstance(parsed, list) else None
 
     def _count(self, items: list[Any]) -> Counter[Hashable]:
-        counted: Counter[Hashable] = Counter(self._identity(item) for item in items)
-        return counted if self._duplicates else Counter(dict.fromkeys(counted, 1))
+        found: Counter[Hashable] = Counter(self._identity(item) for item in items)
+        return found if self._duplicates else Counter(dict.fromkeys(found, 1))
 
     def _identity(self, item: Any) -> Hashable:
         """Texts by the rules; everything else by its JSON, so that 1, true and "1" are three things."""
@@ -763,7 +761,7 @@ class TokenF1(ReferenceEvaluator):
         output_size, reference_size = have.total(), want.total()
         precision, recall, score = f1(shared, output_size, reference_size)
         unit = "character" if self._characters else "word"
-        comment = f"{counted(shared, unit)} {'is' if shared == 1 else 'are'} shared by"
+        comment = f"{plural(shared, unit)} {'is' if shared == 1 else 'are'} shared by"
         comment += f" the output's {output_size} and the reference's {reference_size}"
         return Result(
             self.key, score, shared, comment, {"precision": precision, "recall": recall, "f1": score}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from karat.errors import CannotJudge, NotApplicable
+from karat.errors import CannotJudge, NotApplicable, clip
 from karat.evaluators._base import Evaluator, ParameterCheck, register_evaluator
-from karat.evaluators._values import clip, value_at
+from karat.evaluators._values import value_at
 from karat.records import Result
 
 

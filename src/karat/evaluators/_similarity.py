@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
-from karat.errors import CannotJudge, MissingDependency, RequestError, Stopped
+from karat.errors import CannotJudge, MissingDependency, RequestError, Stopped, clip, plural
 from karat.evaluators._base import Item, ParameterCheck, Paths, codes_in, name_of, register_evaluator
 from karat.evaluators._reference import ReferenceEvaluator, reference_text
-from karat.evaluators._values import clip, counted, text_of
+from karat.evaluators._values import text_of
 from karat.records import Result
 from karat.serialization import storable
 
@@ -396,7 +396,7 @@ class Bleu(_NgramEvaluator):
             "precisions": [precision / 100 for precision in measured.precisions],
             "brevity_penalty": measured.bp,
         }
-        comment = f"BLEU {score:.3f}: {counted(measured.sys_len, 'word')} against {measured.ref_len}"
+        comment = f"BLEU {score:.3f}: {plural(measured.sys_len, 'word')} against {measured.ref_len}"
         return Result(self.key, score, score, comment, metadata)
 
 
@@ -460,7 +460,7 @@ class Chrf(_NgramEvaluator):
         score = min(1.0, self._metric.sentence_score(text, references).score / 100)
         name = "chrF++" if self.params["word_order"] else "chrF"
         return Result(
-            self.key, score, score, f"{name} {score:.3f} against {counted(len(references), 'reference')}"
+            self.key, score, score, f"{name} {score:.3f} against {plural(len(references), 'reference')}"
         )
 
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import regex
 
 from karat import json_schema
-from karat.errors import CannotJudge, RequestError
+from karat.errors import CannotJudge, RequestError, clip
 from karat.evaluators._base import Evaluator, ParameterCheck, register_evaluator
-from karat.evaluators._values import NotJSON, UnreadableJSON, clip, looks_fenced, parse_json, plain, value_at
+from karat.evaluators._values import NotJSON, UnreadableJSON, looks_fenced, parse_json, plain, value_at
 from karat.records import Result
 from karat.serialization import storable
 

@@ -216,28 +216,6 @@ def _chain(steps: list[Normaliser]) -> Normaliser:
     return apply
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 word`, `2 words`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def article(word: str) -> str:
-    """`a` or `an`, by the word's first letter."""
-    return "an" if word[:1].lower() in "aeiou" else "a"
-
-
-def clip(value: object, limit: int = 60) -> str:
-    """A value quoted for a comment: short, on one line, control characters escaped."""
-    if isinstance(value, str):
-        return repr(value if len(value) <= limit else value[:limit] + "…")
-    try:
-        text = repr(value)
-    except Exception:  # an integer of thousands of digits, a value that contains itself, a foreign `repr`
-        kind = type(value).__name__
-        return f"{article(kind)} {kind} too large to show"
-    return text if len(text) <= limit else text[:limit] + "…"
-
-
 def plain(value: object, what: str) -> Any:
     """Convert a value to JSON values, as storing it would; what has no JSON form is a `CannotJudge`."""
     if type(value) in SCALARS:

@@ -18,7 +18,15 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from karat.errors import CredentialsRefused, KaratError, Stopped, for_thread, where_raised
+from karat.errors import (
+    CredentialsRefused,
+    KaratError,
+    Stopped,
+    for_thread,
+    is_cancelled,
+    message_of,
+    where_raised,
+)
 from karat.records import Failure
 from karat.redaction import of_environment
 from karat.registry import Registry
@@ -35,23 +43,14 @@ what does not derive from Exception: SystemExit, a panic in an extension, the ou
 
 def item_failure(error: BaseException) -> Failure:
     """The failure of an item whose code raised; raises the error again where it ends the stage instead."""
-    if isinstance(error, STOPPING) or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
+    if isinstance(error, STOPPING) or (isinstance(error, asyncio.CancelledError) and is_cancelled()):
         raise error
     return failure_of(error)
 
 
-def _is_cancelled() -> bool:
-    """Whether the stage is being cancelled: a task may also raise CancelledError by itself."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        return False  # in a thread
-    return task is not None and task.cancelling() > 0
-
-
 def failure_of(error: BaseException) -> Failure:
     """The stored form of an exception that a task or an evaluator raised."""
-    whole = _message(error).encode("utf-8", "replace").decode()
+    whole = (message_of(error) or type(error).__name__).encode("utf-8", "replace").decode()
     # Code of a task may quote the key that it uses. Before it is cut: a part of a key would not be recognised.
     message = of_environment().in_text(whole[: 2 * LONGEST_MESSAGE])
     if len(whole) > LONGEST_MESSAGE:
@@ -59,13 +58,6 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(
         type=type(error).__name__, message=message, where=where_raised(error), metadata=_history(error)
     )
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error) or type(error).__name__
-    except Exception as broken:  # its `__str__` is a task's code like any other
-        return f"{type(error).__name__} (its message cannot be read: {type(broken).__name__})"
 
 
 def _history(error: BaseException) -> dict[str, Any]:

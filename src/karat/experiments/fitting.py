@@ -13,7 +13,7 @@ from typing import Any
 from karat.aggregators._base import Resolved, fits, folding_part, kinds_text
 from karat.aggregators._pass_k import OverAttempts
 from karat.documents import Place
-from karat.errors import ConfigError, RequestError, did_you_mean
+from karat.errors import ConfigError, RequestError, did_you_mean, unknown_metadata
 from karat.evaluators._base import kind_of, threshold_problem
 from karat.experiments.plan import Plan, PlannedRun
 from karat.json_schema import refuse_remote_references
@@ -133,8 +133,7 @@ def field_problems(built: Resolved, sample: Sample) -> Iterator[Problem]:
                 lambda example, field=field: find(example.metadata, field) is not MISSING  # type: ignore[misc]  # bound now
             ):
                 known = {str(key) for example in sample.examples for key in example.metadata}
-                near = did_you_mean(field, known) if known else "the examples have no metadata"
-                yield ("params", name), f"no example has the metadata field {field!r}: {near}"
+                yield ("params", name), unknown_metadata(field, known)
 
 
 def record_problem(task: Any, sample: Sample) -> str | None:

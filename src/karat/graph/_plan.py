@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from karat import paths
-from karat.errors import KaratError, Stopped, did_you_mean, nearest
+from karat.errors import KaratError, Stopped, did_you_mean, is_cancelled, message_of, nearest
 from karat.graph._functions import Applied
 from karat.graph._reading import Section
 from karat.graph._state import END, ENDINGS, PLACE, START, SygraState
@@ -265,32 +265,22 @@ class NodeFailed(KaratError):
     exit_code = 1
 
     def __init__(self, node: str, error: BaseException) -> None:
-        message = _message(error)
+        message = _mistakes(error) or message_of(error)
         super().__init__(f"node {node}: {type(error).__name__}{message and ': '}{message}")
         self.node = node
         metadata = getattr(error, "metadata", None)
         self.metadata = {**(metadata if isinstance(metadata, dict) else {}), "node": node}
 
 
-def _message(error: BaseException) -> str:
-    try:
-        return _mistakes(error) or str(error)
-    except Exception as broken:  # its `__str__` is the task's code like any other
-        return f"(its message raised {type(broken).__name__})"
-
-
 def _mistakes(error: BaseException) -> str:
     """What a pydantic model refused, in one line; its own text is several, with an address in each."""
     if type(error).__name__ != "ValidationError" or not callable(errors := getattr(error, "errors", None)):
         return ""
-    found = [(".".join(map(str, each["loc"])), each["msg"]) for each in errors(include_url=False)]
+    try:
+        found = [(".".join(map(str, each["loc"])), each["msg"]) for each in errors(include_url=False)]
+    except Exception:  # another library's class of that name
+        return ""
     return "; ".join(f"{where}: {what}" if where else what for where, what in found)
-
-
-def _is_cancelled(error: BaseException) -> bool:
-    """Whether it is the end of the task that runs here, not of something that a node waited for."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and bool(task.cancelling())
 
 
 class LoopBound(Exception):
@@ -450,7 +440,7 @@ class Plan:
         except PASSED_ON:
             raise
         except BaseException as error:
-            if _is_cancelled(error):
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             raise failed(node.name, error) from error
 
@@ -460,7 +450,7 @@ class Plan:
         except PASSED_ON:
             raise
         except BaseException as error:
-            if _is_cancelled(error):
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             raise failed(name, error) from error
 

@@ -19,8 +19,8 @@ import msgspec
 import karat
 from karat import models
 from karat.datasets import whole_file
-from karat.errors import KaratError, RequestError, UnknownName, nearest
-from karat.formatting import Block, as_text, plural
+from karat.errors import KaratError, RequestError, UnknownName, nearest, plural
+from karat.formatting import Block, as_text
 from karat.memory import _files as files
 from karat.memory._answering import EXTRACTIVE, answerer_of, prompt_identity
 from karat.memory._dialogue import Sample

@@ -12,8 +12,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from karat.datasets import whole_file
-from karat.errors import DataError, RequestError
-from karat.formatting import plural
+from karat.errors import DataError, RequestError, plural
 from karat.memory._samples import question_unit, session_unit, summary_of_unit, units_of
 from karat.records import Example, Value
 from karat.serialization import encode, prepared

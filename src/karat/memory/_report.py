@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import karat
-from karat.formatting import Block, Heading, Paragraph, Table, plural
+from karat.errors import plural
+from karat.formatting import Block, Heading, Paragraph, Table
 from karat.memory._dimensions import BY_KEY, DIMENSIONS
 from karat.memory._evaluators import CONTEXT
 

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from karat.errors import RequestError, did_you_mean
+from karat.errors import RequestError, clip, did_you_mean
 from karat.models._failures import Attempt
 from karat.records import Usage
 
@@ -441,7 +441,7 @@ def number(name: str, value: object) -> float:
     """A temperature."""
     if type(value) is not float:  # the usual kind is not looked at twice: this is done for every call
         if not isinstance(value, Real) or isinstance(value, bool):
-            raise RequestError(f"{name} is {_shown(value)}: it must be a number, 0 or more")
+            raise RequestError(f"{name} is {clip(value)}: it must be a number, 0 or more")
         value = float(value)
     if not 0.0 <= value < math.inf:
         raise RequestError(f"{name} is {value}: it must be a number, 0 or more")
@@ -453,14 +453,14 @@ def whole(name: str, value: object) -> int:
     if type(value) is int:
         return value
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise RequestError(f"{name} is {_shown(value)}: it must be a whole number")
+        raise RequestError(f"{name} is {clip(value)}: it must be a whole number")
     return int(value)
 
 
 def count(name: str, value: object) -> int:
     """A number of tokens or answers."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise RequestError(f"{name} is {_shown(value)}: it must be a whole number, 1 or more")
+        raise RequestError(f"{name} is {clip(value)}: it must be a whole number, 1 or more")
     return int(value)
 
 
@@ -469,14 +469,14 @@ def effort_level(name: str, value: object) -> str:
     if value is False:  # what YAML makes of `off`
         return "none"
     if value not in EFFORTS:
-        raise RequestError(f"{name} is {_shown(value)}: it must be one of {', '.join(EFFORTS)}")
+        raise RequestError(f"{name} is {clip(value)}: it must be one of {', '.join(EFFORTS)}")
     return str(value)
 
 
 def flag(name: str, value: object) -> bool:
     """Yes or no."""
     if not isinstance(value, bool):
-        raise RequestError(f"{name} is {_shown(value)}: it must be true or false")
+        raise RequestError(f"{name} is {clip(value)}: it must be true or false")
     return value
 
 
@@ -486,7 +486,7 @@ def alternatives(name: str, value: object) -> int | None:
         return 0 if value else None
     if not isinstance(value, Integral) or not 0 <= int(value) <= 20:
         raise RequestError(
-            f"{name} is {_shown(value)}: it must be true, or a number of alternatives up to 20"
+            f"{name} is {clip(value)}: it must be true, or a number of alternatives up to 20"
         )
     return int(value)
 
@@ -496,14 +496,14 @@ def stops(name: str, value: object) -> list[str]:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
-        raise RequestError(f"{name} is {_shown(value)}: it must be a text or a list of texts")
+        raise RequestError(f"{name} is {clip(value)}: it must be a text or a list of texts")
     return list(value)
 
 
 def tool_list(name: str, value: object) -> list[dict[str, Any]]:
     """Tools that the model may call."""
     if not isinstance(value, Sequence) or not all(isinstance(tool, Mapping) for tool in value):
-        raise RequestError(f"{name} is {_shown(value)}: it must be {_TOOLS}")
+        raise RequestError(f"{name} is {clip(value)}: it must be {_TOOLS}")
     for tool in value:
         if "function" in tool and not (
             isinstance(tool["function"], Mapping) and isinstance(tool["function"].get("name"), str)
@@ -516,7 +516,7 @@ def choice_of_tool(name: str, value: object) -> Any:
     """Whether a tool is to be called, and which."""
     if not isinstance(value, (str, Mapping)):
         raise RequestError(
-            f"{name} is {_shown(value)}: it must be auto, none, required or {{type, function}}"
+            f"{name} is {clip(value)}: it must be auto, none, required or {{type, function}}"
         )
     return value
 
@@ -524,13 +524,8 @@ def choice_of_tool(name: str, value: object) -> Any:
 def body_fields(name: str, value: object) -> dict[str, Any]:
     """Fields that are added to the request body unchanged."""
     if not isinstance(value, Mapping):
-        raise RequestError(f"{name} is {_shown(value)}: it must be fields of the body, {{name: value}}")
+        raise RequestError(f"{name} is {clip(value)}: it must be fields of the body, {{name: value}}")
     return check_extra(value)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 _TOOLS = "a list of {type: function, function: {name, parameters}}"

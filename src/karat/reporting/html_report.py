@@ -16,21 +16,29 @@ from typing import Any
 import msgspec
 
 import karat
-from karat.analysis.comparison import ChangedExample, Comparison, Difference, ExampleChanges, compare_runs
+from karat.analysis.comparison import (
+    ChangedExample,
+    Comparison,
+    Difference,
+    ExampleChanges,
+    compare_runs,
+    leader_sentence,
+)
 from karat.analysis.judges import Agreement, Calibration, alignment, calibrations
 from karat.analysis.latency import seconds_text
 from karat.analysis.ranking import Ranking
 from karat.analysis.scores import sources_of
 from karat.analysis.summary import Metric, RunSummary, Summary
 from karat.analysis.text_diff import Piece, excerpt, word_diff
-from karat.errors import RequestError
+from karat.errors import RequestError, plural
 from karat.formatting import (
     counts_text,
     direction_arrow,
+    enumerated,
+    estimate_sentence,
     interval,
     number,
     percent,
-    plural,
     probability,
     short_number,
 )
@@ -298,15 +306,14 @@ class _Report:
                     if each.identity == metric.identity
                 ]
         if not sentences:
-            ids = " ".join(run.id for run in self.summary.runs)
-            sentences.append(f"Nothing has judged these runs yet: karat evaluate {ids} -e NAME.")
+            sentences.append(self.summary.next_step)
         for name in ("failed", "pending"):
             those = [run for run in self.summary.runs if getattr(run.counts, name)]
             if those:
                 named = [
                     f"{run.label} {getattr(run.counts, name):,} of {run.counts.total:,}" for run in those
                 ]
-                sentences.append(f"Items that {_LOST[name]} count as missing: {_enumerated(named)}.")
+                sentences.append(f"Items that {_LOST[name]} count as missing: {enumerated(named)}.")
         return sentences + self.content.notes
 
     def _tiles(self) -> Markup | None:
@@ -961,18 +968,11 @@ def _compared_sentences(
             found.sort(key=lambda each: direction_of(each, comparison.confidence) not in ("better", "worse"))
         return _shortened([each.conclusion for each in found])
     baseline = comparison.runs[0]
+    compared = {run.id: labels[run.id] for run in comparison.runs}
     sentences = []
     for leader in comparison.leaders:
         name = (leader.evaluator, leader.aggregator)
         mine = [each for each in comparison.differences if (each.evaluator, each.aggregator) == name]
-        alike = len(leader.indistinguishable) + 1
-        with_result = " with a result" if leader.without_result else ""
-        none_best = alike > 2 and alike + len(leader.without_result) == len(comparison.runs)
-        words = f"{leader.evaluator} {leader.aggregator}: " + (
-            f"the {alike} runs{with_result} are not distinguishable; {labels[leader.run]} has the best value"
-            if none_best
-            else f"{labels[leader.run]} is best"
-        )
         # The values of a comparison are those of the pairs; the report shows each run's own.
         own = next(
             (
@@ -982,35 +982,20 @@ def _compared_sentences(
             ),
             None,
         )
-        if own is not None:
-            words += f"{',' if none_best else ' with'} {_value(own)} {_interval(own)}".rstrip()
-        if leader.indistinguishable:
-            if not none_best:
-                others = _enumerated([labels[run] for run in leader.indistinguishable])
-                words += f", not distinguishable from {others}"
-        elif len(leader.without_result) < len(comparison.runs) - 1:
-            words += f", and better than every other run{with_result}"
-        if leader.without_result:
-            names = _enumerated([labels[run] for run in leader.without_result])
-            words += f"; {names} {'has' if len(leader.without_result) == 1 else 'have'} no result"
+        value = "" if own is None else f"{_value(own)} {_interval(own)}".rstrip()
+        words = leader_sentence(leader, compared, "run", value)
         gap = next((each for each in mine if each.run == leader.run), None)
         if gap is not None and direction_of(gap, comparison.confidence) == "better":
             words += f"; it is better than the baseline {baseline.label} by {number(gap.improvement.value)}"
         worse = [labels[each.run] for each in mine if direction_of(each, comparison.confidence) == "worse"]
         if worse:
             verb = "is" if len(worse) == 1 else "are"
-            words += f"; {_enumerated(worse)} {verb} worse than the baseline {baseline.label}"
+            words += f"; {enumerated(worse)} {verb} worse than the baseline {baseline.label}"
         sentences.append(words + ".")
     return _shortened(sentences)
 
 
 _LOST = {"failed": "failed", "pending": "are pending"}
-
-
-def _enumerated(names: Sequence[str], most: int = 4) -> str:
-    """`A, B and C`, or `A, B, C and 7 more`."""
-    shown = list(names) if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _shortened(sentences: Sequence[str]) -> list[str]:
@@ -1026,8 +1011,7 @@ def _estimate_sentence(metric: Metric, labels: Mapping[str, str]) -> str:
     if each.value is None:
         return f"{name} has no value: {each.n:,} of {plural(each.of, 'item')} have a score."
     missing = missing_text(each)
-    words = f"{name} is {_value(each)} {_interval(each)}".rstrip()
-    return f"{words}, over {each.n:,} of {plural(each.of, 'item')}" + (f"; {missing}." if missing else ".")
+    return estimate_sentence(each, name, marks.digits_of(each)) + (f"; {missing}." if missing else ".")
 
 
 def _headlines(summary: Summary, whole: Sequence[Metric]) -> list[Metric]:

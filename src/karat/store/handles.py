@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from karat.errors import plural
 from karat.formatting import (
     MOST_NUMBERS,
     Block,
@@ -17,7 +18,6 @@ from karat.formatting import (
     as_text,
     counts_text,
     example_table,
-    plural,
 )
 from karat.layout import Styled
 from karat.records import (

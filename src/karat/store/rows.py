@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from karat.formatting import Block, Table, plural, short_number
+from karat.errors import plural
+from karat.formatting import Block, Table, short_number
 from karat.layout import Styled
 from karat.records import (
     HUMAN,

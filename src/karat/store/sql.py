@@ -12,8 +12,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 from zlib import crc32
 
-from karat.errors import RequestError, StoreBusy, StoreError, TookTooLong
-from karat.formatting import plural
+from karat.errors import RequestError, StoreBusy, StoreError, TookTooLong, plural
 from karat.store.backend import (
     OK,
     REUSED,
@@ -191,7 +190,7 @@ class SqlBackend:
     def scan(self, parent: int, start: int, stop: int) -> list[Row]:
         rows, damaged = self._scan(parent, start, stop)
         if damaged:
-            raise self._damaged(parent, _records(len(damaged)))
+            raise self._damaged(parent, plural(len(damaged), "record"))
         return rows
 
     def _damaged(self, parent: int, records: str = "records") -> StoreError:
@@ -619,7 +618,9 @@ class SqlBackend:
             if found:
                 where = ", ".join(str(row.position) for row in found[:MOST_PROBLEMS])
                 more = ", …" if len(found) > MOST_PROBLEMS else ""
-                problems.append(f"{id} has {_records(len(found))} with damaged content, at {where}{more}")
+                problems.append(
+                    f"{id} has {plural(len(found), 'record')} with damaged content, at {where}{more}"
+                )
         return problems
 
 
@@ -636,10 +637,6 @@ _WRONG_TYPE = (TypeError, ValueError, AttributeError, OverflowError)
 
 def _is_sound(payload: object, expected: object) -> bool:
     return isinstance(payload, bytes) and crc32(payload) == expected
-
-
-def _records(count: int) -> str:
-    return f"{count:,} record{'s' if count != 1 else ''}"
 
 
 class _Items(dict[bytes, tuple[str, int]]):

@@ -30,8 +30,7 @@ from karat.analysis.tables import (
     slice_labels,
 )
 from karat.analysis.text_diff import Piece, word_diff
-from karat.errors import RequestError, TookTooLong, UnknownName, did_you_mean
-from karat.formatting import plural
+from karat.errors import RequestError, TookTooLong, UnknownName, did_you_mean, plural, unknown_metadata
 from karat.records import Estimate
 from karat.reporting import marks
 from karat.stats._exact import array_total
@@ -947,9 +946,7 @@ def _default_field(table: RunTable, fields: Sequence[str]) -> str:
 def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict[str, Any]], float | None]:
     found = tables[0].labels(field)
     if found is None:
-        raise filters.FilterError(
-            f"no field {field!r} in the metadata: {did_you_mean(field, tables[0].examples.fields)}"
-        )
+        raise filters.FilterError(unknown_metadata(field, tables[0].examples.fields))
     codes_of = [labels for labels in (table.labels(field) for table in tables) if labels is not None]
     members: dict[str, list[int]] = {}
     for code, value in enumerate(found[1]):

@@ -14,10 +14,9 @@ from karat.datasets.readers.rows import (
     Rows,
     bounded_lines,
     describe,
-    short,
     undecodable,
 )
-from karat.errors import DataError
+from karat.errors import DataError, clip
 
 LONGEST_FIELD = MAX_ROW
 """Bounds what a quote that is never closed can swallow. The csv module's own bound is 128 KiB, less than many
@@ -105,14 +104,14 @@ def _checked_header(header: list[str], line: int, source: str, delimiter: str) -
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
         raise DataError(
-            f"{source} line {line}: two columns are named {short(twice[0])}: give each its own name"
+            f"{source} line {line}: two columns are named {clip(twice[0], 80)}: give each its own name"
         )
     if len(header) == 1:
         other = next((mark for mark in ",;\t|" if mark != delimiter and mark in header[0]), None)
         if other is not None:
             want = "tabs" if delimiter == "\t" else "commas (or by tabs, in a .tsv file)"
             raise DataError(
-                f"{source} line {line}: the header is one column, {short(header[0])}: separate the columns by {want},"
-                f" not by {other!r}"
+                f"{source} line {line}: the header is one column, {clip(header[0], 80)}:"
+                f" separate the columns by {want}, not by {other!r}"
             )
     return header

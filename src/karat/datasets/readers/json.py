@@ -18,11 +18,10 @@ from karat.datasets.readers.rows import (
     Rows,
     bounded_lines,
     describe,
-    short,
     too_large,
     undecodable,
 )
-from karat.errors import DataError
+from karat.errors import DataError, clip
 
 _decode = msgspec.json.Decoder().decode
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -111,7 +110,7 @@ def repeated_key(text: str) -> tuple[int, str] | None:
     except _RepeatedKeyError as error:
         name = str(error)
         places = [match.start() for match in _NAME.finditer(text) if json.loads(match[0]) == name]
-        return places[1] if len(places) > 1 else 0, f"duplicate key {short(name)}: give each its own name"
+        return places[1] if len(places) > 1 else 0, f"duplicate key {clip(name, 80)}: give each its own name"
     except RecursionError:
         pass  # nested too deeply for this decoder; the values were read all the same
     return None
@@ -148,7 +147,7 @@ def _diagnose(text: str) -> tuple[int, str]:
         elif word[-1] in "Ny":
             return token.start(), f"not JSON: {word} is not a JSON number"
         elif not math.isfinite(float(word)) and ("." in word or "e" in word.lower()):
-            return token.start(), f"not readable: the number {short(word, 20)} is out of range"
+            return token.start(), f"not readable: the number {clip(word, 20)} is out of range"
     return 0, "not readable as JSON"
 
 
@@ -237,7 +236,7 @@ def _elements_of_object(text: _Text, check_keys: bool) -> Rows:
             found = name
             yield from _elements(text, check_keys)
         else:
-            both = f"{short(found)} and {short(name)}"
+            both = f"{clip(found, 80)} and {clip(name, 80)}"
             raise text.error(f"the object holds two arrays, {both}: give a file with one")
         ended = text.take(",", "}") == "}"
     if found is None:

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from karat.datasets.readers.rows import MAX_ROW, BadRow, Rows, short, too_large
+from karat.datasets.readers.rows import MAX_ROW, BadRow, Rows, too_large
 from karat.datasets.transformations import addressed_media
-from karat.errors import DataError, MissingDependency, UnsupportedType
+from karat.errors import DataError, MissingDependency, UnsupportedType, clip
 from karat.serialization import to_json_value
 
 _BATCH = 1024
@@ -105,7 +105,7 @@ def _row(row: dict[str, Any], number: int, media: set[str]) -> Any:
 def _refuse_double_columns(names: list[str], source: str) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise DataError(f"{source}: two columns are named {short(twice[0])}: give each its own name")
+        raise DataError(f"{source}: two columns are named {clip(twice[0], 80)}: give each its own name")
 
 
 def _first_line(error: BaseException) -> str:

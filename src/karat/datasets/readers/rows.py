@@ -126,11 +126,6 @@ def describe(source: str, unit: str, bad: BadRow) -> str:
     return f"{source} {unit} {bad.line}{column}: {bad.reason}"
 
 
-def short(text: str, limit: int = 80) -> str:
-    """Text from a file as an error may show it: quoted, escaped, bounded."""
-    return repr(text) if len(text) <= limit else repr(text[:limit]) + "…"
-
-
 def undecodable(error: UnicodeDecodeError, offset: int) -> str:
     """The reason why bytes are not text; `offset` is where they begin in the file."""
     byte = error.object[error.start]

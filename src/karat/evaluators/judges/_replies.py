@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from karat.evaluators._values import nfkc
-from karat.serialization import MAX_DEPTH
+from karat.serialization import MAX_DEPTH, storable
 
 Field = Literal["pass", "score", "choice", "claims", "verdicts"]
 FIELDS: tuple[Field, ...] = ("pass", "score", "choice", "claims", "verdicts")
@@ -190,7 +190,7 @@ class Contract(msgspec.Struct, frozen=True):
 
     def read(self, text: str) -> dict[str, Any]:
         """Parse the reply as `{"analysis": …, field: …}`; raise Malformed with the problem."""
-        read: dict[str, Any] = _without_surrogates(self._read(text))
+        read: dict[str, Any] = storable(self._read(text))
         return read
 
     def _read(self, text: str) -> dict[str, Any]:
@@ -560,15 +560,6 @@ def _plain(text: str) -> str:
     """A text without case, spaces at its ends, invisible characters and compatibility forms."""
     visible = "".join(c for c in nfkc(text) if unicodedata.category(c) != "Cf")
     return " ".join(visible.split()).casefold()
-
-
-def _without_surrogates(value: Any) -> Any:
-    """The value with half characters replaced: they can be neither sent nor stored."""
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {name: _without_surrogates(each) for name, each in value.items()}
-    return [_without_surrogates(each) for each in value] if isinstance(value, list) else value
 
 
 def _no_constant(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from karat.evaluators._values import counted
+from karat.errors import plural
 from karat.evaluators.trajectory._arguments import Difference, Malformed
 from karat.evaluators.trajectory._calls import SHOWN, Calls, storable
 from karat.evaluators.trajectory._pairing import Pairs, chosen
@@ -222,7 +222,7 @@ def mention_unused(metadata: dict[str, Any], *sides: Calls) -> str:
         {"where": storable(part.where), "reason": storable(part.reason)} for part in doubtful[:50]
     ]
     first = storable(doubtful[0].where) or "the top"
-    return f" ({counted(len(doubtful), 'part')} of the traces could not be used, the first at {first})"
+    return f" ({plural(len(doubtful), 'part')} of the traces could not be used, the first at {first})"
 
 
 def _text(value: Any) -> str:

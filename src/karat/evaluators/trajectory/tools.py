@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
-from karat.errors import ConfigError, NotApplicable, did_you_mean
+from karat.errors import ConfigError, NotApplicable, did_you_mean, plural
 from karat.evaluators._base import Evaluator, ParameterCheck, named, register_evaluator
-from karat.evaluators._values import counted
 from karat.evaluators.trajectory._arguments import (
     MODES,
     ArgumentMode,
@@ -104,7 +103,7 @@ class ToolUseEvaluator(Evaluator):
                 for i, have in zip(called[:LISTED], calls.values_at(called[:LISTED]), strict=True)
             ]
             metadata["mismatched"] = [each for each, _ in near]
-            comment = f"{tool} was called {counted(len(called), 'time')}, never as expected: " + listed(
+            comment = f"{tool} was called {plural(len(called), 'time')}, never as expected: " + listed(
                 [words for _, words in near], len(called)
             )
         else:

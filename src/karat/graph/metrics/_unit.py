@@ -19,8 +19,8 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 import regex
 
-from karat.errors import CannotJudge, RequestError, did_you_mean
-from karat.evaluators import Evaluator, Item, ParameterCheck, build_evaluator, clip, evaluators, value_at
+from karat.errors import CannotJudge, RequestError, clip, did_you_mean
+from karat.evaluators import Evaluator, Item, ParameterCheck, build_evaluator, evaluators, value_at
 from karat.records import Result, Value
 from karat.registry import Registry, check_parameters, load_file
 from karat.serialization import storable

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from decimal import Context, Decimal
 from typing import Any, ClassVar
 
-from karat.errors import CannotJudge
-from karat.evaluators import ParameterCheck, TextRules, clip, plain, same, text_of, value_at
+from karat.errors import CannotJudge, clip
+from karat.evaluators import ParameterCheck, TextRules, plain, same, text_of, value_at
 from karat.graph.metrics._unit import (
     BaseUnitMetric,
     UnitMetricResult,

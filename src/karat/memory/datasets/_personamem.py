@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from karat.datasets.readers.rows import bounded_lines, short
-from karat.errors import DataError
+from karat.datasets.readers.rows import bounded_lines
+from karat.errors import DataError, clip
 from karat.memory._dialogue import Question, Sample, Session, Turn, abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import DatasetReader, Located, rows, session_name, turn_name
@@ -60,7 +60,7 @@ class PersonaMem(DatasetReader):
         offsets = _offsets(contexts)
         for context_id, listed in asked.items():
             if context_id not in offsets:
-                raise listed[0].error(_SYSTEM_REFUSED.format(short(context_id), contexts.name))
+                raise listed[0].error(_SYSTEM_REFUSED.format(clip(context_id, 80), contexts.name))
             yield _sample(context_id, _context(contexts, *offsets[context_id]), listed)
 
 
@@ -137,7 +137,7 @@ def _end(row: Located, most: int) -> int:
     given = row["end_index_in_shared_context"]
     text = given.written()
     if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise given.error(f"expected a number of messages from 1 to {most}, found {short(text, 40)}")
+        raise given.error(f"expected a number of messages from 1 to {most}, found {clip(text, 40)}")
     return int(text)
 
 
@@ -147,7 +147,7 @@ def _question(row: Located, index: int, session_id: str) -> Question:
     letter = given.strip("() ").lower()
     chosen = next((option for option in options if option.lower().startswith(f"({letter})")), None)
     if chosen is None:
-        raise row["correct_answer"].error(f"{short(given, 40)} is none of the options")
+        raise row["correct_answer"].error(f"{clip(given, 40)} is none of the options")
     type = row.text_at("question_type")
     return Question(
         index=index,

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from karat.datasets.readers.rows import MAX_ROW, BadRow, RowSource, bounded_lines, describe, short
-from karat.errors import DataError
+from karat.datasets.readers.rows import MAX_ROW, BadRow, RowSource, bounded_lines, describe
+from karat.errors import DataError, clip
 from karat.memory._dialogue import Attachment, Evidence, Question, Sample, Session, Turn
 from karat.serialization import prepared
 
@@ -91,7 +91,7 @@ class Located:
         if not isinstance(self.value, dict):
             raise self.error(f"expected an object with {key!r}, found {_kind(self.value)}")
         if key not in self.value:
-            known = ", ".join(sorted(short(name, 40) for name in list(self.value)[:20]))
+            known = ", ".join(sorted(clip(name, 40) for name in list(self.value)[:20]))
             raise self.error(f"the key {key!r} is missing (found: {known or 'none'})")
         return self._child(key)
 
@@ -102,7 +102,7 @@ class Located:
         return next((self._child(key) for key in keys if self.value.get(key) is not None), None)
 
     def _child(self, key: str) -> Located:
-        name = key if key.isidentifier() else f"[{short(key, 40)}]"
+        name = key if key.isidentifier() else f"[{clip(key, 40)}]"
         path = f"{self.path}.{name}" if self.path and key.isidentifier() else f"{self.path}{name}"
         return Located(self.value[key], self.source, path)
 
@@ -167,7 +167,7 @@ class Located:
             return self.value
         if isinstance(self.value, str) and self.value.strip().lower() in ("true", "false"):
             return self.value.strip().lower() == "true"
-        raise self.error(f'expected true, false, "True" or "False", found {short(str(self.value), 40)}')
+        raise self.error(f'expected true, false, "True" or "False", found {clip(str(self.value), 40)}')
 
     def texts(self) -> list[str]:
         """This value as a list of texts: one text is a list of one."""
@@ -261,7 +261,7 @@ class LineIndex:
                         if sample in self._offsets:
                             first = self._offsets[sample][0]
                             raise DataError(
-                                f"{path} line {number}: sample_id {short(sample)} is already on line {first}:"
+                                f"{path} line {number}: sample_id {clip(sample, 80)} is already on line {first}:"
                                 " give each sample one line"
                             )
                         self._offsets[sample] = (number, offset, len(line))
@@ -274,7 +274,7 @@ class LineIndex:
         found = self._offsets.get(sample_id)
         if found is None:
             raise DataError(
-                f"{self.path}: sample {short(sample_id)} has no line: add one, or remove the sample"
+                f"{self.path}: sample {clip(sample_id, 80)} has no line: add one, or remove the sample"
             )
         number, offset, length = found
         with self.path.open("rb") as file:
@@ -346,22 +346,10 @@ def iso_time(text: str) -> str | None:
     return text
 
 
-_REFUSALS = re.compile(
-    r"\b(?:not (?:been )?(?:mention|provid|specif|stat|discuss|disclos|availab|given|shared|known)"
-    r"|no (?:information|mention|record)|cannot be (?:determined|answered|known)|can(?:no|')t (?:determine|answer|know)"
-    r"|(?:did|does|do|has|have)(?: not|n't) (?:mention|contain|provide|specify|say|share|include)"
-    r"|unanswerable|unknown|insufficient information|not enough information|no answer)",
-    re.IGNORECASE,
-)
 _UNANSWERABLE_TYPES = {
     *("unanswerable", "abstention", "answerrefusal", "refusal", "adversarial", "memoryboundary"),
     *("falsepremise", "rejection"),
 }
-
-
-def is_refusal(answer: str) -> bool:
-    """Whether a gold answer states that there is no answer."""
-    return bool(_REFUSALS.search(answer))
 
 
 def is_unanswerable_type(name: str) -> bool:
@@ -387,7 +375,7 @@ class EvidenceSet:
         """A sentence about the ids that name nothing."""
         if not self.unknown:
             return None
-        shown = ", ".join(short(one, 40) for one in self.unknown[:20])
+        shown = ", ".join(clip(one, 40) for one in self.unknown[:20])
         more = f" and {len(self.unknown) - 20} more" if len(self.unknown) > 20 else ""
         return f"question {index}: evidence {shown}{more} names no {what} and is excluded"
 
@@ -504,7 +492,7 @@ def _corrected(
     given = row.get("question")
     if given is not None and " ".join(given.text().split()) != " ".join(question.question.split()):
         raise given.error(
-            f"question {question.index} of the dataset is {short(question.question)}: correct the index"
+            f"question {question.index} of the dataset is {clip(question.question, 80)}: correct the index"
         )
     # In the audit of LoCoMo an answer with wrong evidence is right, and only worded anew.
     keys = ("answer",) if row.text_at("error_type") == "WRONG_CITATION" else ("answer", "correct_answer")
@@ -518,7 +506,7 @@ def _corrected(
         for one in evidence.texts():
             turn = turns.get(turn_id(one))
             if turn is None:
-                raise evidence.error(f"{short(one, 40)} is not a turn of the sample")
+                raise evidence.error(f"{clip(one, 40)} is not a turn of the sample")
             named.add(one, msgspec.structs.replace(turn_evidence(turn), evidence_id=one))
         found = tuple(named.found.values())
     text = answer.written() if answer is not None else question.answer

@@ -106,7 +106,7 @@ def cycles(rooms: dict[str, set[str]]) -> list[list[str]]:
 
 
 def annotated(known: dict[str, Path], *names: str) -> int:
-    """Parameters annotated with one of these names alone, of public functions and methods, outside internal rooms and modules."""
+    """Parameters annotated with one of these names alone, of public functions outside internal rooms and modules."""
     internal = {"execution", "analysis", "reporting", "store", "experiments", "cli", "view"}
     count = 0
     for name, path in known.items():

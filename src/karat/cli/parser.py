@@ -343,10 +343,7 @@ def whole(least: int) -> Callable[[str], int]:
 
 def positive(text: str) -> float:
     """A number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    number = _number(text)
     if not (math.isfinite(number) and number > 0):
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return number
@@ -354,10 +351,7 @@ def positive(text: str) -> float:
 
 def fraction(text: str) -> float:
     """A number from 0 to 1."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    number = _number(text)
     if not 0 <= number <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
     return number
@@ -365,10 +359,17 @@ def fraction(text: str) -> float:
 
 def share(text: str) -> float:
     """A number between 0 and 1, and neither of them."""
-    number = fraction(text)
-    if number in (0, 1):
+    number = positive(text)
+    if number >= 1:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1, such as 0.95")
     return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
 def part(text: str) -> Any:

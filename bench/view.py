@@ -62,7 +62,7 @@ def build(path: Path, count: int) -> None:
         Skipped,
     )
     from karat.serialization import encode
-    from karat.store.backend import FAILED, OK, SKIPPED, Row
+    from karat.store.backend import FAILED, OK, SKIPPED, StoredRow
     from karat.store.columns import cells_of_output, cells_of_result
 
     topics = ("law", "art", "music", "sport", "science")
@@ -97,7 +97,7 @@ def build(path: Path, count: int) -> None:
                     seconds = (i * 31 % 997) / 1000
                     payload = encode(Output(format=FORMAT, example=f"q{i}", outcome=outcome, seconds=seconds))
                     cells = cells_of_output(outcome, seconds, 0.0, None)
-                    rows.append(Row(i, "1", 1, FAILED if i in bad else OK, None, payload, cells))
+                    rows.append(StoredRow(i, "1", 1, FAILED if i in bad else OK, None, payload, cells))
                 store.backend.append(run, rows)
             _finish(store.runs, run, header)
             made = EvaluationHeader(
@@ -129,7 +129,7 @@ def build(path: Path, count: int) -> None:
                         )
                         cells = cells_of_result(judged, 1e-5, 0.0, None)
                         status = SKIPPED if i in bad else OK
-                        rows.append(Row(i, f"{place}.0.1", 1, status, None, encode(record), cells))
+                        rows.append(StoredRow(i, f"{place}.0.1", 1, status, None, encode(record), cells))
                     store.backend.append(inserted[0], rows)
             _finish(store.evaluations, inserted[0], made)
 

@@ -18,7 +18,7 @@ import pytest
 
 import karat
 from karat import models
-from karat.execution.labels import Item, NewLabel, store_labels
+from karat.execution.labels import LabelledItem, NewLabel, store_labels
 from karat.store import Store
 from karat.store.handles import Evaluation, Run
 from karat.tasks import FunctionTask
@@ -205,7 +205,7 @@ def fill(store: Store, folder: Path, count: int = 160) -> Sample:
         evaluation = karat.evaluate(runs, [reply_words, judge], store=store, progress=False, cache="off")
     labels = [
         NewLabel(
-            item=Item(run.id, output.example),
+            item=LabelledItem(run.id, output.example),
             score=float(chance("p", output.example) < 0.9) if right else 0.0,
         )
         for run in runs[:2]

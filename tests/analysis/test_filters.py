@@ -17,7 +17,7 @@ from karat.analysis.filters import (
     Condition,
     FilterError,
     Not,
-    Text,
+    TextSearch,
     holds,
     parse,
     row_values,
@@ -136,8 +136,8 @@ def test_values_may_contain_operators_and_quotes():
     assert parse("url:http://a/b?c=d").expression == Condition("url", ":", "http://a/b?c=d")
     assert parse(r'note="say \"hi\" (now)"').expression == Condition("note", "=", 'say "hi" (now)', True)
     assert parse("and=3").expression == Condition("and", "=", "3")
-    assert parse("not a").expression == Not(Text("a"))
-    assert parse("a b").expression == All((Text("a"), Text("b")))
+    assert parse("not a").expression == Not(TextSearch("a"))
+    assert parse("a b").expression == All((TextSearch("a"), TextSearch("b")))
 
 
 def test_unknown_fields_are_named():
@@ -171,7 +171,7 @@ class FromRows:
     def is_text(self, condition: Condition) -> bool:
         return condition.field in TEXTS
 
-    def searched(self, leaf: Condition | Text, within: Any) -> Any:
+    def searched(self, leaf: Condition | TextSearch, within: Any) -> Any:
         if isinstance(leaf, Condition):
             return np.array([holds(leaf, row_values(leaf.field, row)) for row in self.rows])
         return np.array(

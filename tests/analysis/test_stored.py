@@ -15,7 +15,7 @@ from karat.analysis.ranking import rank
 from karat.cli import main
 from karat.errors import RequestError
 from karat.serialization import encode
-from karat.store.backend import OK, Row
+from karat.store.backend import OK, StoredRow
 from tests.analysis.conftest import right, run_at
 
 BY_MATCH = {"name": "by_metric", "params": {"metric": "exact_match"}}
@@ -157,7 +157,7 @@ def test_waiting_is_not_part_of_the_service_time(store):
         msgspec.structs.replace(output, try_number=2, seconds=3.0, queue_seconds=2.0 + place / 4)
         for place, output in enumerate(run.outputs())
     ]
-    rows = [Row(place, "1", 2, OK, None, encode(output)) for place, output in enumerate(outputs)]
+    rows = [StoredRow(place, "1", 2, OK, None, encode(output)) for place, output in enumerate(outputs)]
     store.backend.append(run.number, rows)
     latency = latency_of(run)
     assert latency.service == {"mean": 0.75, "median": 0.75, "p95": pytest.approx(0.975), "max": 1.0}

@@ -33,7 +33,7 @@ from karat.records import (
 )
 from karat.serialization import encode
 from karat.store import Store
-from karat.store.backend import FAILED, OK, SKIPPED, Row
+from karat.store.backend import FAILED, OK, SKIPPED, StoredRow
 from karat.store.columns import cells_of_output, cells_of_result
 
 LETTERS = [
@@ -90,7 +90,7 @@ class World:
             format=FORMAT, id=f"run-{number:010}", dataset=self.data.id, task="task", configuration=f"c{number}",
             parameters={}, created=1.0, status="success", counts=Counts(ok=COUNT * attempts), attempts=attempts,
         )  # fmt: skip
-        rows: list[Row] = []
+        rows: list[StoredRow] = []
         for position, example in enumerate(self.rows):
             for attempt in range(1, attempts + 1):
                 for try_number in range(1, chance.choice([2, 2, 3])):
@@ -100,7 +100,9 @@ class World:
                     )  # fmt: skip
                     cells = cells_of_output(outcome, 0.0, 0.0, None)
                     rows.append(
-                        Row(position, str(attempt), try_number, _status(outcome), None, encode(output), cells)
+                        StoredRow(
+                            position, str(attempt), try_number, _status(outcome), None, encode(output), cells
+                        )
                     )
         self._write(self.store.runs, header, [self.data.id], rows)
         keys = ("judge", "other")
@@ -109,7 +111,7 @@ class World:
             evaluators=[EvaluatorSpec(key, key, {}, key, bounds=(0.0, 1.0)) for key in keys],
             created=2.0, status="success", counts=Counts(ok=2 * COUNT * attempts),
         )  # fmt: skip
-        results: list[Row] = []
+        results: list[StoredRow] = []
         for position, example in enumerate(self.rows):
             for place, key in enumerate(keys):
                 for attempt in range(1, attempts + 1):
@@ -123,7 +125,7 @@ class World:
                     )  # fmt: skip
                     cells = cells_of_result(judged, 0.0, 0.0, None)
                     item = f"{place}.0.{attempt}"
-                    results.append(Row(position, item, 1, _status(judged), None, encode(result), cells))
+                    results.append(StoredRow(position, item, 1, _status(judged), None, encode(result), cells))
         self._write(self.store.evaluations, made, [header.id], results)
         return self.store.runs.get(header.id)
 
@@ -134,7 +136,7 @@ class World:
             return Failed(Failure(chance.choice(["ValueError", "Fußnote"]), text_of(chance)))
         return Skipped(text_of(chance)) if kind < 0.3 else Ok(value)
 
-    def _write(self, repository: Any, header: Any, parents: list[str], rows: list[Row]) -> None:
+    def _write(self, repository: Any, header: Any, parents: list[str], rows: list[StoredRow]) -> None:
         inserted = repository._insert(header, parents, leased=False)
         self.store.backend.append(inserted[0], rows)
         repository.save(inserted[0], msgspec.structs.replace(header, finished=3.0))
@@ -153,10 +155,10 @@ class World:
         part = text[start : start + chance.randrange(1, 9)]
         return chance.choice([part, part.upper(), part.lower(), part.casefold(), part.swapcase()])
 
-    def leaf(self, rows: list[Any]) -> filters.Text | filters.Condition:
+    def leaf(self, rows: list[Any]) -> filters.TextSearch | filters.Condition:
         chance = self.chance
         if chance.random() < 0.5:
-            return filters.Text(self.needle(rows))
+            return filters.TextSearch(self.needle(rows))
         field = chance.choice(
             [*filters.TEXTS, "judge.comment", "judge.value", "judge.error", "other.comment"]
         )
@@ -194,7 +196,7 @@ def test_the_bytes_of_records_lead_to_the_same_rows_as_the_rows_themselves(seed:
         narrowed = filters.Filter("", filters.All((filters.Condition("topic", "=", "law"), leaf)))
         expected = {place for place, row in sides[1].items() if narrowed.matches(row)}
         assert set(np.flatnonzero(narrowed.mask(tables[1])).tolist()) == expected, leaf
-        if isinstance(leaf, filters.Text):
+        if isinstance(leaf, filters.TextSearch):
             either = [
                 any(
                     row >= 0 and filters.Filter("", leaf).matches(side[int(row)])
@@ -223,7 +225,7 @@ def test_rows_of_datasets_and_of_evaluations_of_several_runs_are_searched_by_the
                 format=FORMAT, example=example["id"], key="long", runs=(run.id,), outcome=outcome
             )
             cells = cells_of_result(outcome, 0.0, 0.0, None)
-            rows.append(Row(position, f"0.{place}.1", 1, OK, None, encode(record), cells))
+            rows.append(StoredRow(position, f"0.{place}.1", 1, OK, None, encode(record), cells))
     world._write(store.evaluations, header, header.runs, rows)
     both = store.evaluations.get(header.id)
     for handle in (store.datasets.list()[0], both):
@@ -231,7 +233,7 @@ def test_rows_of_datasets_and_of_evaluations_of_several_runs_are_searched_by_the
         for _ in range(30):
             needle = world.needle(every)
             page = read_page(handle, where=make_filter(None, needle), count=10 * COUNT)
-            expected = [row for row in every if filters.Filter("", filters.Text(needle)).matches(row)]
+            expected = [row for row in every if filters.Filter("", filters.TextSearch(needle)).matches(row)]
             assert page.rows == expected, needle
     assert read_page(both, where=make_filter('comment~"STRASSE 1"', None)).matched == COUNT
 
@@ -244,7 +246,10 @@ def _run_of(store: Store, texts: list[str]) -> karat.Run:
         created=1.0, status="success", counts=Counts(ok=len(texts)),
     )  # fmt: skip
     rows = [
-        Row(place, "1", 1, OK, None, encode(Output(format=FORMAT, example=f"q{place}", outcome=Ok(place))), (None, 0.0))
+        StoredRow(
+            *(place, "1", 1, OK, None),
+            encode(Output(format=FORMAT, example=f"q{place}", outcome=Ok(place))), (None, 0.0),
+        )
         for place in range(len(texts))
     ]  # fmt: skip
     inserted = store.runs._insert(header, [data.id], leased=False)
@@ -285,7 +290,7 @@ def test_a_long_text_and_a_large_record_are_found(tmp_path: Path) -> None:
     long = "x" * 3000 + "End"
     with karat.open_store(str(tmp_path / "karat.db")) as store:
         run = _run_of(store, ["y" * 5_000_000 + long, "x" * 2999 + "End"])
-        found = filters.Filter("", filters.Text(long.upper())).mask(RunTable(run, []))
+        found = filters.Filter("", filters.TextSearch(long.upper())).mask(RunTable(run, []))
         assert found.tolist() == [True, False]
 
 

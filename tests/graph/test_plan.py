@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from karat.errors import StoreError
 from karat.graph._functions import applied
-from karat.graph._plan import Edge, Edges, NodeFailed, Plan
+from karat.graph._plan import Edge, Edges, GraphPlan, NodeFailed
 from karat.graph._state import CHAT_HISTORY, END, START, SygraState
 from karat.graph.nodes._base import Node, Record
 
@@ -65,10 +65,12 @@ def check(links, state) -> None:
 def test_every_node_runs_once_and_after_all_that_lead_to_it(made):
     links, edges, turns = made
     state = SygraState()
-    Plan({name: Noted(name) for name in links}, edges).run(state, Record())
+    GraphPlan({name: Noted(name) for name in links}, edges).run(state, Record())
     check(links, state)
     state = SygraState()
-    asyncio.run(Plan({name: Noted(name, turns[name]) for name in links}, edges).run_async(state, Record()))
+    asyncio.run(
+        GraphPlan({name: Noted(name, turns[name]) for name in links}, edges).run_async(state, Record())
+    )
     check(links, state)
 
 
@@ -81,7 +83,7 @@ def test_a_branch_that_is_not_taken_is_not_waited_for():
         "join": [Edge([END])],
     })  # fmt: skip
     state = SygraState()
-    Plan({name: Noted(name) for name in ("left", "right", "join")}, edges).run(state, Record())
+    GraphPlan({name: Noted(name) for name in ("left", "right", "join")}, edges).run(state, Record())
     assert state["ended"] == ["left", "join"]
 
 
@@ -96,7 +98,7 @@ def test_two_loops_that_wait_for_each_other_go_in_the_order_they_are_written():
         "b": [Edge(["a", END], condition, {"on": "a", "END": END})],
     })  # fmt: skip
     state = SygraState()
-    Plan({name: Noted(name) for name in ("a", "b")}, edges).run(state, Record())
+    GraphPlan({name: Noted(name) for name in ("a", "b")}, edges).run(state, Record())
     assert state["ended"][:3] == ["a", "b", "a"]
 
 
@@ -112,7 +114,7 @@ class Broken(Node):
 def test_a_failure_names_its_node_and_keeps_the_lines_it_came_from():
     edges = Edges({START: [Edge(["bad"])], "bad": []})
     with pytest.raises(NodeFailed) as caught:
-        Plan({"bad": Broken("bad", ValueError("no"))}, edges).run(SygraState(), Record())
+        GraphPlan({"bad": Broken("bad", ValueError("no"))}, edges).run(SygraState(), Record())
     assert str(caught.value) == "node bad: ValueError: no"
     assert caught.value.node == "bad"
     frames = []
@@ -132,13 +134,13 @@ class Mute(Exception):
 def test_whatever_a_node_raises_names_the_node(error):
     edges = Edges({START: [Edge(["bad"])], "bad": []})
     with pytest.raises(NodeFailed, match=r"^node bad: "):
-        Plan({"bad": Broken("bad", error)}, edges).run(SygraState(), Record())
+        GraphPlan({"bad": Broken("bad", error)}, edges).run(SygraState(), Record())
 
 
 def test_what_stops_a_run_is_not_a_failure_of_the_record():
     edges = Edges({START: [Edge(["bad"])], "bad": []})
     with pytest.raises(StoreError):
-        Plan({"bad": Broken("bad", StoreError("lost"))}, edges).run(SygraState(), Record())
+        GraphPlan({"bad": Broken("bad", StoreError("lost"))}, edges).run(SygraState(), Record())
 
 
 def test_when_a_branch_fails_the_others_are_stopped():
@@ -155,7 +157,7 @@ def test_when_a_branch_fails_the_others_are_stopped():
 
     bad = Broken("bad", ValueError("no"))
     with pytest.raises(NodeFailed):
-        asyncio.run(Plan({"slow": Slow("slow", 1), "bad": bad}, edges).run_async(state, Record()))
+        asyncio.run(GraphPlan({"slow": Slow("slow", 1), "bad": bad}, edges).run_async(state, Record()))
     assert state["stopped"]
 
 
@@ -175,7 +177,7 @@ def test_messages_of_branches_do_not_depend_on_what_ends_first(made, others):
     found = []
     for each in (turns, again):
         state = SygraState(messages=["before"])
-        plan = Plan({name: Says(name, each[name]) for name in links}, edges)
+        plan = GraphPlan({name: Says(name, each[name]) for name in links}, edges)
         asyncio.run(plan.run_async(state, Record()))
         assert [entry["name"] for entry in state[CHAT_HISTORY]] == state["messages"][1:]
         found.append(state["messages"])
@@ -193,5 +195,5 @@ def test_a_join_sees_the_messages_of_branches_in_the_order_of_the_file():
 
     state = SygraState()
     nodes = {"slow": Says("slow", 9), "quick": Says("quick", 1), "join": Join("join", 1)}
-    asyncio.run(Plan(nodes, edges).run_async(state, Record()))
+    asyncio.run(GraphPlan(nodes, edges).run_async(state, Record()))
     assert state["seen"] == ["slow", "quick"]

@@ -19,9 +19,9 @@ from karat.reporting.marks import (
     Circle,
     Line,
     Plot,
+    PlotRow,
     Point,
     Rect,
-    Row,
     Text,
     bars,
     calibration,
@@ -62,7 +62,7 @@ def texts(plot: Plot) -> str:
 
 def test_a_forest_places_values_in_their_order():
     rows = [
-        Row(name, Estimate(v, v - 0.05, v + 0.05, 100, 100))
+        PlotRow(name, Estimate(v, v - 0.05, v + 0.05, 100, 100))
         for name, v in (("a", 0.5), ("b", 0.7), ("c", 0.6))
     ]
     plot = forest("accuracy", rows)
@@ -77,7 +77,8 @@ def test_a_forest_places_values_in_their_order():
 
 def test_a_side_without_a_limit_is_an_arrow_and_words(says):
     plot = forest(
-        "x", [Row("open", Estimate(0.5, 0.4, None, 9, 9)), Row("closed", Estimate(0.5, 0.4, 0.6, 9, 9))]
+        "x",
+        [PlotRow("open", Estimate(0.5, 0.4, None, 9, 9)), PlotRow("closed", Estimate(0.5, 0.4, 0.6, 9, 9))],
     )
     says(*[mark.text for mark in plot.marks if isinstance(mark, Text) and "[0.400, " in mark.text])
     slanted = [m for m in plot.marks if isinstance(m, Line) and m.x1 != m.x2 and m.y1 != m.y2]
@@ -87,7 +88,7 @@ def test_a_side_without_a_limit_is_an_arrow_and_words(says):
 
 
 def test_missing_items_are_a_dashed_line_outside_the_interval():
-    plot = forest("x", [Row("a", Estimate(0.8, 0.75, 0.85, 90, 100, lowest=0.6, highest=0.9))])
+    plot = forest("x", [PlotRow("a", Estimate(0.8, 0.75, 0.85, 90, 100, lowest=0.6, highest=0.9))])
     dashed = [m for m in plot.marks if isinstance(m, Line) and m.dashed]
     assert len(dashed) == 2
     assert {m.y1 for m in dashed} == {m.y for m in circles(plot)}
@@ -95,7 +96,7 @@ def test_missing_items_are_a_dashed_line_outside_the_interval():
 
 
 def test_no_value_is_reported():
-    plot = forest("x", [Row("a", Estimate(None, n=0, of=5)), Row("b", Estimate(0.5, n=5, of=5))])
+    plot = forest("x", [PlotRow("a", Estimate(None, n=0, of=5)), PlotRow("b", Estimate(0.5, n=5, of=5))])
     assert "no value" in texts(plot)
     assert len(circles(plot)) == 1
     assert forest("nothing", []).marks is not None
@@ -133,7 +134,9 @@ def everything(name: str) -> list[Plot]:
     about = {"run": name}
     return [
         forest(
-            name, [Row(name), Row(name, estimate, about=about), Row(name, estimate, name, name)], zero=True
+            name,
+            [PlotRow(name), PlotRow(name, estimate, about=about), PlotRow(name, estimate, name, name)],
+            zero=True,
         ),
         scatter(name, [Point(name, 1.0, estimate, about), Point(name, 2.0, estimate)], name, name),
         bars(name, [(name, 3, about), ("b", 0, {})]),
@@ -203,7 +206,13 @@ def test_lines_that_are_joined_stay_in_their_places(drawn):
 
 def test_the_description_names_the_group_of_a_row():
     plot = forest(
-        "x", [Row("law"), Row("a", Estimate(0.5, n=5, of=5)), Row("art"), Row("a", Estimate(0.7, n=5, of=5))]
+        "x",
+        [
+            PlotRow("law"),
+            PlotRow("a", Estimate(0.5, n=5, of=5)),
+            PlotRow("art"),
+            PlotRow("a", Estimate(0.7, n=5, of=5)),
+        ],
     )
     assert "law, a: 0.500" in plot.description
     assert "art, a: 0.700" in plot.description

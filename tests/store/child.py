@@ -15,7 +15,7 @@ from karat.errors import KaratError
 from karat.keys import Wanted
 from karat.records import FORMAT, RunHeader
 from karat.store import open_store
-from karat.store.backend import OK, Row
+from karat.store.backend import OK, StoredRow
 from karat.store.lease import Held
 
 
@@ -34,8 +34,8 @@ def append(url: str, parent: int, worker: int, batches: int, size: int) -> int:
         _wait()
         new = 0
         for batch in range(batches):
-            own = [Row(batch, f"{worker}.{n}", 1, OK, None, b"%d" % batch) for n in range(size)]
-            contested = Row(batch, "contested", 1, OK, None, b"%d" % worker)
+            own = [StoredRow(batch, f"{worker}.{n}", 1, OK, None, b"%d" % batch) for n in range(size)]
+            contested = StoredRow(batch, "contested", 1, OK, None, b"%d" % worker)
             new += store.backend.append(parent, [*own, contested])
         return new
 
@@ -47,7 +47,7 @@ def append_forever(url: str, parent: int, size: int) -> None:
         position = 0
         while True:
             store.backend.append(
-                parent, [Row(position, str(n), 1, OK, None, b"x" * 200) for n in range(size)]
+                parent, [StoredRow(position, str(n), 1, OK, None, b"x" * 200) for n in range(size)]
             )
             position += 1
 
@@ -63,7 +63,7 @@ def open_and_close(url: str) -> str:
 def write_and_close(url: str, parent: int) -> int:
     """Adds one row and closes."""
     with open_store(url) as store:
-        return store.backend.append(parent, [Row(0, f"process {os.getpid()}", 1, OK, None, b"1")])
+        return store.backend.append(parent, [StoredRow(0, f"process {os.getpid()}", 1, OK, None, b"1")])
 
 
 def name(url: str, name: str, contents: list[str]) -> list[int]:
@@ -109,7 +109,7 @@ def fill(url: str, bytes_allowed: int | None) -> dict[str, Any]:
         parent = store.backend.headers()[0].number
         try:
             while acknowledged < 10_000:
-                rows = [Row(acknowledged, str(n), 1, OK, None, os.urandom(1000)) for n in range(10)]
+                rows = [StoredRow(acknowledged, str(n), 1, OK, None, os.urandom(1000)) for n in range(10)]
                 store.backend.append(parent, rows)
                 acknowledged += 1
         except KaratError as error:
@@ -131,7 +131,7 @@ def fill_a_small_file_system(folder: str, megabytes: int) -> dict[str, Any]:
     ballast.unlink()
     with open_store(url) as store:
         parent = store.backend.headers()[0].number
-        after = store.backend.append(parent, [Row(10_000, "1", 1, OK, None, b"after")])
+        after = store.backend.append(parent, [StoredRow(10_000, "1", 1, OK, None, b"after")])
         whole = [len(store.backend.scan(parent, n, n + 1)) for n in range(told["acknowledged"])]
         return {**told, "after": after, "whole": set(whole) == {10}, "problems": store.check()}
 
@@ -151,12 +151,12 @@ def open_on_a_full_disk(folder: str) -> list[Any]:
         with open_store(url) as store:
             told.append(len(store.backend.headers()))
             try:
-                store.backend.append(1, [Row(0, "1", 1, OK, None, b"{}")])
+                store.backend.append(1, [StoredRow(0, "1", 1, OK, None, b"{}")])
             except KaratError as error:
                 told += [type(error).__name__, str(error)]
     ballast.unlink()
     with open_store(url) as store:
-        return [*told, store.backend.append(1, [Row(0, "1", 1, OK, None, b"{}")])]
+        return [*told, store.backend.append(1, [StoredRow(0, "1", 1, OK, None, b"{}")])]
 
 
 def _add_run(url: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from karat.errors import StoreError
 from karat.store import Store
 from karat.store.appender import LARGEST_BYTES, LONGEST_DELAY, Appender
-from karat.store.backend import OK, Row
+from karat.store.backend import OK, StoredRow
 from tests.store.conftest import add_header
 
 
@@ -26,7 +26,7 @@ class Counting:
         self.gate = threading.Event()
         self.gate.set()
 
-    def append(self, parent: int, rows: list[Row], owner: str | None = None) -> int:
+    def append(self, parent: int, rows: list[StoredRow], owner: str | None = None) -> int:
         assert self.gate.wait(30)
         self.threads.add(threading.get_ident())
         if self.failures:
@@ -40,8 +40,8 @@ class Counting:
         return [position for commit in self.commits for position in commit]
 
 
-def row(position: int, payload: bytes = b"{}") -> Row:
-    return Row(position, "1", 1, OK, None, payload)
+def row(position: int, payload: bytes = b"{}") -> StoredRow:
+    return StoredRow(position, "1", 1, OK, None, payload)
 
 
 def appender(backend: Any, slots: int) -> Appender:

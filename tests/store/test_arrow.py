@@ -21,7 +21,7 @@ from karat.records import FORMAT, Call, Ok, Output, Usage
 from karat.reporting import export
 from karat.serialization import encode
 from karat.store import arrow
-from karat.store.backend import OK, Row
+from karat.store.backend import OK, StoredRow
 from karat.tasks import Context, FunctionTask, Task
 
 TEXTS = [
@@ -350,7 +350,7 @@ def test_costs_are_those_of_the_rows(store: karat.Store) -> None:
             seconds=0.25,
             queue_seconds=1.5,
         )
-        store.backend.append(run.number, [Row(position, "1", 2, OK, None, encode(record))])
+        store.backend.append(run.number, [StoredRow(position, "1", 2, OK, None, encode(record))])
     records = [row.flat() for row in run.rows()]
     check(run.to_arrow(), records)
     assert [record["cost"] for record in records] == [None, pytest.approx(0.3), None, 0.3]
@@ -375,7 +375,7 @@ def test_content_that_makes_no_sense_is_an_error_of_the_store(payload: bytes) ->
         data = karat.Dataset.from_examples([{"input": 1}, {"input": 2}], name="some")
         task = FunctionTask(lambda value: "text", name="task")
         run = karat.run(task, data, store=store, progress=False)
-        store.backend.append(run.number, [Row(1, "1", 2, OK, None, payload)])
+        store.backend.append(run.number, [StoredRow(1, "1", 2, OK, None, payload)])
         with pytest.raises(StoreError):
             run.to_arrow()
 

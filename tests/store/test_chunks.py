@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from karat.store.backend import OK, Row
+from karat.store.backend import OK, StoredRow
 from karat.store.handles import CHUNK, CHUNK_BYTES, Chunks
 
 
-def rows(start: int, stop: int, size: int) -> list[Row]:
+def rows(start: int, stop: int, size: int) -> list[StoredRow]:
     payload = bytes(size)
-    return [Row(position, "1", 1, OK, None, payload) for position in range(start, stop)]
+    return [StoredRow(position, "1", 1, OK, None, payload) for position in range(start, stop)]
 
 
 @given(st.integers(0, 50), st.integers(0, 3000), st.integers(0, 100_000))

@@ -22,7 +22,7 @@ from karat.records import Call, Failed, Ok, Skipped, Usage
 from karat.serialization import encode
 from karat.store import ReadPool, Store, open_store
 from karat.store import columns as columns_module
-from karat.store.backend import FAILED, OK, REUSED, SKIPPED, RecordDecoder, Row
+from karat.store.backend import FAILED, OK, REUSED, SKIPPED, RecordDecoder, StoredRow
 from karat.store.columns import (
     FIELDS,
     ItemColumns,
@@ -175,14 +175,14 @@ def test_of_the_same_try_twice_the_first_commit_counts(store: Store) -> None:
     number = add_header(store)
     first: Any = (None, 1.0, 0.0, None, 0, 0, "")
     second: Any = (None, 2.0, 0.0, None, 0, 0, "")
-    store.backend.append(number, [Row(5, "1", 1, 0, None, b"{}", first)])
+    store.backend.append(number, [StoredRow(5, "1", 1, 0, None, b"{}", first)])
     store.backend.append(
-        number, [Row(5, "1", 1, 0, None, b"{}", second), Row(4, "1", 1, 0, None, b"{}", first)]
+        number, [StoredRow(5, "1", 1, 0, None, b"{}", second), StoredRow(4, "1", 1, 0, None, b"{}", first)]
     )
     store.backend.append(
-        number, [Row(5, "1", 2, 1, None, b"{}", second), Row(5, "10", 1, 0, None, b"{}", first)]
+        number, [StoredRow(5, "1", 2, 1, None, b"{}", second), StoredRow(5, "10", 1, 0, None, b"{}", first)]
     )
-    store.backend.append(number, [Row(5, "2", 1, 0, None, b"{}", first)])
+    store.backend.append(number, [StoredRow(5, "2", 1, 0, None, b"{}", first)])
     handle: Any = type(
         "Handle", (), {"store": store, "number": number, "kind": "run", "id": "run-0000000001"}
     )
@@ -511,7 +511,7 @@ def append_one_by_one(store: Store, patch: pytest.MonkeyPatch) -> None:
     """Give each record a segment of its own."""
     append = store.backend.append
 
-    def append_each(parent: int, rows: list[Row], owner: str | None = None) -> int:
+    def append_each(parent: int, rows: list[StoredRow], owner: str | None = None) -> int:
         return sum(append(parent, [row], owner) for row in rows)
 
     patch.setattr(store.backend, "append", append_each)

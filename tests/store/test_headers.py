@@ -16,7 +16,7 @@ from karat.keys import Wanted
 from karat.records import FORMAT, AggregationHeader, Counts, EvaluationHeader, RunHeader
 from karat.serialization import encode
 from karat.store import Store, open_store, store_file
-from karat.store.backend import OK, HeaderRow, Row
+from karat.store.backend import OK, HeaderRow, StoredRow
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from tests.store.conftest import Child, add_header
 
@@ -327,7 +327,7 @@ def test_a_dataset_that_is_not_all_there_is_not_there(store: Store) -> None:
     dataset = texts([f"example {n}" for n in range(3000)], name="letters")
     number = add_header(store, dataset.id, kind="dataset")  # as a process leaves it that dies while writing
     payloads = list(dataset.encoded())
-    store.backend.append(number, [Row(n, "", 1, OK, None, payloads[n][1]) for n in range(10)])
+    store.backend.append(number, [StoredRow(n, "", 1, OK, None, payloads[n][1]) for n in range(10)])
     assert store.datasets.list() == []
     for find in (store.get, store.datasets.get):
         with pytest.raises(UnknownName):
@@ -368,7 +368,7 @@ def test_removal_is_refused_with_the_list_unless_it_cascades(store: Store, refus
     kept = store.datasets.put(texts(["b"], name="kept"))
     run, other = make_run(store, dataset), make_run(store, kept, "other")
     evaluation = make_evaluation(store, [run])
-    store.backend.append(run.number, [Row(0, "1", 1, OK, b"key", b"{}")])
+    store.backend.append(run.number, [StoredRow(0, "1", 1, OK, b"key", b"{}")])
     with refuses(RequestError) as refused:
         store.remove("letters")
     assert str(refused.value).startswith(f"{dataset.id} ")

@@ -14,7 +14,7 @@ import pytest
 import karat
 from karat.errors import StoreBusy, StoreError
 from karat.store import Store, lease
-from karat.store.backend import OK, LeaseRow, Row
+from karat.store.backend import OK, LeaseRow, StoredRow
 from karat.store.lease import (
     EXPIRES_AFTER_SECONDS,
     PERMIT_SECONDS,
@@ -34,8 +34,8 @@ def elsewhere(heartbeat: float) -> LeaseRow:
     return LeaseRow("another-machine-owner", "elsewhere", 1, 1.0, 0.0, heartbeat)
 
 
-def row(position: int) -> Row:
-    return Row(position, "1", 1, OK, None, b"{}")
+def row(position: int) -> StoredRow:
+    return StoredRow(position, "1", 1, OK, None, b"{}")
 
 
 def test_a_live_holder_is_named_with_since_when(store: Store, refuses) -> None:

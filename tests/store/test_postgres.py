@@ -16,7 +16,7 @@ import pytest
 import karat
 from karat.errors import RequestError, StoreError, StoreRefused
 from karat.store import Store, open_store, postgres, safe_url
-from karat.store.backend import OK, Row
+from karat.store.backend import OK, StoredRow
 from karat.store.lease import Held
 from karat.store.postgres import APPEND, PostgresBackend, columns, without_password
 from tests.conftest import start_postgres
@@ -40,8 +40,8 @@ def as_user(url: str, credentials: str) -> str:
     return url.replace("://postgres:@", f"://{credentials}@")
 
 
-def rows(first: int, count: int = 10) -> list[Row]:
-    return [Row(n, "1", 1, OK, None, b"{}") for n in range(first, first + count)]
+def rows(first: int, count: int = 10) -> list[StoredRow]:
+    return [StoredRow(n, "1", 1, OK, None, b"{}") for n in range(first, first + count)]
 
 
 def test_a_server_that_stops_is_an_error_and_after_a_restart_the_store_continues(
@@ -301,7 +301,7 @@ def test_two_that_append_the_same_rows_in_opposite_orders_do_not_wait_for_each_o
         run = add_header(one)
         new: list[int] = []
 
-        def append(store: Store, batch: list[Row]) -> None:
+        def append(store: Store, batch: list[StoredRow]) -> None:
             new.append(store.backend.append(run, batch))
 
         for start in range(0, 5000, 500):

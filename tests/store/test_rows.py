@@ -15,12 +15,14 @@ from karat.datasets import Dataset
 from karat.errors import StoreError
 from karat.keys import output_item, result_item
 from karat.store import Store, open_store
-from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Row, item_order, latest
+from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, StoredRow, item_order, latest
 from tests.store.conftest import Child, add_header
 
 
-def row(position: int, item: str = "1", try_number: int = 1, payload: bytes = b"{}", status: int = OK) -> Row:
-    return Row(position, item, try_number, status, None, payload)
+def row(
+    position: int, item: str = "1", try_number: int = 1, payload: bytes = b"{}", status: int = OK
+) -> StoredRow:
+    return StoredRow(position, item, try_number, status, None, payload)
 
 
 def test_a_batch_is_read_back_in_dataset_order(store: Store) -> None:
@@ -155,11 +157,12 @@ def test_a_record_of_one_mebibyte(store: Store) -> None:
 
 def test_reuse_keys_find_only_what_is_ok_and_the_oldest_first(store: Store) -> None:
     first, second = add_header(store), add_header(store, "run-0000000002")
-    keyed = [Row(0, "1", 1, FAILED, b"a", b"failed"), Row(1, "1", 1, SKIPPED, b"b", b"skipped")]
+    keyed = [StoredRow(0, "1", 1, FAILED, b"a", b"failed"), StoredRow(1, "1", 1, SKIPPED, b"b", b"skipped")]
     store.backend.append(
-        second, [*keyed, Row(2, "1", 1, OK, b"\0c", b"later"), Row(3, "1", 1, REUSED, b"d", b"copied")]
+        second,
+        [*keyed, StoredRow(2, "1", 1, OK, b"\0c", b"later"), StoredRow(3, "1", 1, REUSED, b"d", b"copied")],
     )
-    store.backend.append(first, [Row(9, "1", 1, OK, b"\0c", b"oldest")])
+    store.backend.append(first, [StoredRow(9, "1", 1, OK, b"\0c", b"oldest")])
     many = [n.to_bytes(2, "big") for n in range(2000)]
     found = store.backend.reusable([b"a", b"b", b"\0c", b"d", b"", *many])
     assert found == {b"\0c": (first, b"oldest"), b"d": (second, b"copied")}
@@ -178,7 +181,7 @@ def test_what_was_removed_cannot_be_appended_to(store: Store, refuses) -> None:
 
 def test_a_batch_that_fails_leaves_nothing(store: Store) -> None:
     run = add_header(store)
-    bad = Row(50, "1", 1, OK, object(), b"{}")  # type: ignore[arg-type]  # refused by the driver
+    bad = StoredRow(50, "1", 1, OK, object(), b"{}")  # type: ignore[arg-type]  # refused by the driver
     with pytest.raises(StoreError, match="written: "):
         store.backend.append(run, [*(row(n) for n in range(50)), bad])
     assert store.backend.scan(run, 0, 100) == []

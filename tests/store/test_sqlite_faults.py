@@ -17,7 +17,7 @@ import karat
 from karat.datasets import Dataset
 from karat.errors import KaratError, StoreError, StoreRefused
 from karat.store import open_store
-from karat.store.backend import OK, Row
+from karat.store.backend import OK, StoredRow
 from karat.store.lease import Held
 from karat.store.sqlite import APPLICATION
 from tests.store.conftest import Child, add_header
@@ -119,7 +119,7 @@ def test_a_file_may_not_grow_any_more(tmp_path: Path, child: Callable[..., Child
     with open_store(url) as store:
         assert store.check() == []
         assert store.backend.counts(run) == {OK: 10 * told["acknowledged"]}
-        store.backend.append(run, [Row(10_000, "1", 1, OK, None, b"after")])
+        store.backend.append(run, [StoredRow(10_000, "1", 1, OK, None, b"after")])
 
 
 def _can_mount() -> bool:
@@ -168,7 +168,7 @@ def test_opening_a_store_twice_in_a_process_keeps_its_locks(
         log = (tmp_path / "karat.db-wal").stat().st_ino
         assert child("write_and_close", url, run).result() == 1
         assert (tmp_path / "karat.db-wal").stat().st_ino == log
-        first.backend.append(run, [Row(1, "1", 1, OK, None, b"{}")])
+        first.backend.append(run, [StoredRow(1, "1", 1, OK, None, b"{}")])
         assert first.backend.counts(run) == {OK: 2}
         assert first.check() == []
     with open_store(url) as again:
@@ -192,7 +192,7 @@ def test_a_store_that_is_deleted_or_replaced_is_noticed(tmp_path: Path, how: str
     path = tmp_path / "karat.db"
     with open_store(path) as store:
         run = add_header(store)
-        store.backend.append(run, [Row(0, "1", 1, OK, None, b"{}")])
+        store.backend.append(run, [StoredRow(0, "1", 1, OK, None, b"{}")])
         held = Held.take(store.backend, run)
         held.beat()
         held.check()
@@ -210,7 +210,7 @@ def test_a_store_that_is_deleted_or_replaced_is_noticed(tmp_path: Path, how: str
             held.check()
         if how != "log deleted":
             with refuses(StoreError):
-                store.backend.append(run, [Row(1, "1", 1, OK, None, b"{}")])
+                store.backend.append(run, [StoredRow(1, "1", 1, OK, None, b"{}")])
 
 
 def _truncate(path: Path) -> None:

@@ -19,7 +19,7 @@ from karat.store.repositories import output_decoder, result_decoder
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["FailureKind", "Place", "failure_kinds", "kind_of"]
+__all__ = ["FailureKind", "ItemPlace", "failure_kinds", "kind_of"]
 
 EXAMPLES_OF_A_KIND = 5
 MOST_KINDS = 1000
@@ -27,7 +27,7 @@ MOST_KINDS = 1000
 LONGEST_MESSAGE = 1000
 
 
-class Place(NamedTuple):
+class ItemPlace(NamedTuple):
     """Where an item is."""
 
     position: int
@@ -60,7 +60,7 @@ class PlacedKind(NamedTuple):
     """A kind of failure, and where its first examples are."""
 
     kind: FailureKind
-    places: list[Place]
+    places: list[ItemPlace]
 
 
 def failure_kinds(
@@ -129,9 +129,9 @@ def _grouped(
     return sorted(out, key=lambda group: group[2][0])
 
 
-def _place(columns: ItemColumns, row: int) -> Place:
+def _place(columns: ItemColumns, row: int) -> ItemPlace:
     item = columns.items[columns.codes[row]]
-    return Place(int(columns.positions[row]), item.attempt, item.unit)
+    return ItemPlace(int(columns.positions[row]), item.attempt, item.unit)
 
 
 def _example(handle: Run | Evaluation, columns: ItemColumns, row: int) -> dict[str, Any]:

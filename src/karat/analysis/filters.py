@@ -94,7 +94,7 @@ class Condition(msgspec.Struct, frozen=True, tag=True):
         return _number(self.value)
 
 
-class Text(msgspec.Struct, frozen=True, tag=True):
+class TextSearch(msgspec.Struct, frozen=True, tag="Text"):
     """A text that a row shows somewhere."""
 
     text: str
@@ -118,7 +118,7 @@ class Any_(msgspec.Struct, frozen=True, tag=True):
     parts: tuple[Expression, ...]
 
 
-Expression: TypeAlias = "Condition | Text | Not | All | Any_"
+Expression: TypeAlias = "Condition | TextSearch | Not | All | Any_"
 
 
 class Columns(Protocol):
@@ -136,7 +136,7 @@ class Columns(Protocol):
     def is_text(self, condition: Condition) -> bool:
         """Whether only the records can answer a condition."""
 
-    def searched(self, leaf: Condition | Text, within: Mask | None) -> Mask:
+    def searched(self, leaf: Condition | TextSearch, within: Mask | None) -> Mask:
         """The rows whose records satisfy a condition; nothing is said of rows that are not `within`."""
 
     def named(self, condition: Condition) -> Mask:
@@ -318,7 +318,7 @@ class _Parser:
         self.at = token.end
         operator = self._peek()
         if operator is None or operator.kind != "op":
-            return Text(token.text)
+            return TextSearch(token.text)
         self.at = operator.end
         value, quoted = self._value(operator)
         condition = Condition(token.text, "=" if operator.text == "==" else operator.text, value, quoted)
@@ -377,7 +377,7 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
 
 
-def _leaves(expression: Expression) -> Iterator[Condition | Text]:
+def _leaves(expression: Expression) -> Iterator[Condition | TextSearch]:
     if isinstance(expression, Not):
         yield from _leaves(expression.inner)
     elif isinstance(expression, (All, Any_)):
@@ -454,7 +454,7 @@ def _matches(
         return all(_matches(part, row, more, decided) for part in expression.parts)
     if isinstance(expression, Any_):
         return any(_matches(part, row, more, decided) for part in expression.parts)
-    if isinstance(expression, Text):
+    if isinstance(expression, TextSearch):
         needle = expression.text.casefold()
         return any(needle in as_text(value).casefold() for value in shown_values(row))
     if expression in decided:
@@ -513,7 +513,7 @@ def _owners(field: str) -> Iterator[str]:
 
 
 def _reads_records(expression: Expression, columns: Columns) -> bool:
-    return any(isinstance(each, Text) or columns.is_text(each) for each in _leaves(expression))
+    return any(isinstance(each, TextSearch) or columns.is_text(each) for each in _leaves(expression))
 
 
 def _mask(expression: Expression, columns: Columns, within: Mask) -> Mask:
@@ -528,7 +528,7 @@ def _mask(expression: Expression, columns: Columns, within: Mask) -> Mask:
         for part in expression.parts:
             (np.logical_and if every else np.logical_or)(found, _mask(part, columns, within), out=found)
         return found
-    if isinstance(expression, Text) or columns.is_text(expression):
+    if isinstance(expression, TextSearch) or columns.is_text(expression):
         return columns.searched(expression, within)
     if expression.field == "id":
         return columns.named(expression)

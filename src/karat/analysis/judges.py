@@ -21,8 +21,8 @@ from karat.evaluators.judges._core import choice_name
 from karat.evaluators.judges.rubric import RUBRIC_PRESETS, Rubric, choice_worths, read_rubric
 from karat.execution.evaluate import evaluate
 from karat.execution.labels import (
-    Item,
     Label,
+    LabelledItem,
     NewLabel,
     Sampling,
     is_sample,
@@ -210,7 +210,7 @@ def import_labels(
     reader = _LabelReader(evaluation, evaluator, scale)
     grouped: dict[tuple[str, str], list[NewLabel]] = {}
     words: dict[tuple[str, str], dict[str, None]] = {}
-    seen: dict[tuple[str, str, Item, str], tuple[int, NewLabel]] = {}
+    seen: dict[tuple[str, str, LabelledItem, str], tuple[int, NewLabel]] = {}
     for number, row in _read_rows(Path(path), ignored):
         try:
             key, label = reader.read(row)
@@ -323,7 +323,7 @@ class _LabelReader:
         self.runs = evaluation.header.runs
         self.keys = [spec.key for spec in evaluation.header.evaluators]
         self.rubrics = {spec.key: _rubric_of(spec) for spec in evaluation.header.evaluators}
-        self.results: dict[tuple[str, Item], Mapping[str, Any]] = {}
+        self.results: dict[tuple[str, LabelledItem], Mapping[str, Any]] = {}
         self.named: dict[str, tuple[str, str]] = {}
         """The names of nodes and criteria → the key of their evaluator, and the address of the part."""
         for key, rubric in self.rubrics.items():
@@ -333,9 +333,9 @@ class _LabelReader:
             if len(record.runs) != 1:
                 continue
             metadata = record.result.metadata if record.result is not None else {}
-            self.results[record.key, Item(record.runs[0], record.example, record.attempt, record.unit)] = (
-                metadata
-            )
+            self.results[
+                record.key, LabelledItem(record.runs[0], record.example, record.attempt, record.unit)
+            ] = metadata
             for name in metadata.get("criteria") or ():
                 self.named.setdefault(str(name), (record.key, f"criteria/{name}"))
 
@@ -354,7 +354,7 @@ class _LabelReader:
         spec = judged_key(self.evaluation, named)
         if part and "/" not in part and part in self.named and self.named[part][0] == spec.key:
             part = self.named[part][1]
-        item = Item(
+        item = LabelledItem(
             self._run(_text(row, "run")),
             example,
             _whole(row.get("attempt", 1), "attempt"),
@@ -525,7 +525,7 @@ def correct(
             f"the result of {spec.key!r} for example {example!r} is {record.outcome.status}: nothing to correct"
         )
     result = record.outcome.value
-    item = Item(record.runs[0], record.example, record.attempt, record.unit)
+    item = LabelledItem(record.runs[0], record.example, record.attempt, record.unit)
     texts = part_texts(result.metadata)
     earlier = _earlier_parts(evaluation, item, spec.key, annotator, texts)
     changes: list[tuple[str, Any, Any]] = []
@@ -563,7 +563,7 @@ def correct(
 
 
 def _earlier_parts(
-    evaluation: Evaluation, item: Item, key: str, annotator: str, texts: Mapping[str, str]
+    evaluation: Evaluation, item: LabelledItem, key: str, annotator: str, texts: Mapping[str, str]
 ) -> dict[str, Any]:
     """Earlier labels of the same person on parts of this result."""
     for label in labels_on([evaluation]):
@@ -656,7 +656,7 @@ def _with_nodes(
 # ---------------------------------------------------------------- agreement
 
 
-class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+class JudgeAgreement(msgspec.Struct, frozen=True, kw_only=True):
     """How far a judge agrees with people on one evaluator, or on one part of it."""
 
     evaluator: str
@@ -696,7 +696,7 @@ class _Pair(msgspec.Struct, frozen=True):
 
 def alignment(
     evaluation: Evaluation, *, evaluator: str | None = None, confidence: float = 0.95, keep: bool = True
-) -> list[Agreement]:
+) -> list[JudgeAgreement]:
     """Agreement of every judge of an evaluation with people's labels: overall, and for each requirement or claim.
 
     Each label is compared with the judge's verdict, so that an output with two labels counts twice. Labels with
@@ -713,9 +713,9 @@ def alignment(
             f"there are no labels on {what} {evaluation.id}:"
             f" {evaluation.store.command('judge', 'import', 'FILE', evaluation.id)}"
         )
-    out: list[Agreement] = []
-    records: dict[tuple[str, Item], ItemResult] = {
-        (r.key, Item(r.runs[0], r.example, r.attempt, r.unit)): r
+    out: list[JudgeAgreement] = []
+    records: dict[tuple[str, LabelledItem], ItemResult] = {
+        (r.key, LabelledItem(r.runs[0], r.example, r.attempt, r.unit)): r
         for _, r in results_of(evaluation)
         if len(r.runs) == 1
     }
@@ -743,7 +743,7 @@ def alignment(
     return out
 
 
-def _with_judges(evaluation: Evaluation, found: Sequence[Agreement]) -> list[Agreement]:
+def _with_judges(evaluation: Evaluation, found: Sequence[JudgeAgreement]) -> list[JudgeAgreement]:
     """The agreements with the judge of each, and whether the provider serves another model by now.
 
     "By now" means in the newest evaluation of the store that asked the same models for the same evaluator.
@@ -776,7 +776,9 @@ def _newest_served(evaluation: Evaluation, key: str, models: list[str]) -> list[
 _FIGURES = ("base_rate", "judge_rate", "agreement", "kappa", "sensitivity", "specificity", "bias")
 
 
-def _store_alignment(evaluation: Evaluation, key: str, found: Sequence[Agreement], confidence: float) -> None:
+def _store_alignment(
+    evaluation: Evaluation, key: str, found: Sequence[JudgeAgreement], confidence: float
+) -> None:
     """Keep the agreement of one judge; the same figures again are not stored twice."""
     store, first = evaluation.store, found[0]
     estimates = []
@@ -815,10 +817,10 @@ def _agreements(
     key: str,
     kind: str,
     labels: Sequence[Label],
-    records: Mapping[tuple[str, Item], ItemResult],
+    records: Mapping[tuple[str, LabelledItem], ItemResult],
     worths: Mapping[str, Mapping[str, float]],
     confidence: float,
-) -> list[Agreement]:
+) -> list[JudgeAgreement]:
     whole: list[_Pair] = []
     parts: dict[str, list[_Pair]] = {}
     served: dict[str, None] = {}
@@ -877,7 +879,7 @@ def _measured(
     confidence: float,
     served: list[str],
     people: list[str],
-) -> Agreement:
+) -> JudgeAgreement:
     """The figures of one part; at a node of a rubric, agreement and kappa are about the choices themselves."""
     judge, person = [pair.judge for pair in pairs], [pair.person for pair in pairs]
     chosen = [pair.choices for pair in pairs if pair.choices is not None]
@@ -899,7 +901,7 @@ def _measured(
             [v for v, _, _ in chosen], [c for _, c, _ in chosen], [p for *_, p in chosen], confidence
         )
 
-    return Agreement(
+    return JudgeAgreement(
         evaluator=key,
         part=part,
         labels=kind,
@@ -1011,9 +1013,9 @@ def compare_evaluators(
     return _compared(keys[0], keys, tables, [evaluation.id], confidence)
 
 
-def _scores(evaluation: Evaluation, key: str) -> dict[Item, float | None]:
+def _scores(evaluation: Evaluation, key: str) -> dict[LabelledItem, float | None]:
     return {
-        Item(r.runs[0], r.example, r.attempt, r.unit): r.score
+        LabelledItem(r.runs[0], r.example, r.attempt, r.unit): r.score
         for _, r in results_of(evaluation)
         if r.key == key
     }
@@ -1022,7 +1024,7 @@ def _scores(evaluation: Evaluation, key: str) -> dict[Item, float | None]:
 def _compared(
     key: str,
     names: list[str],
-    tables: Sequence[Mapping[Item, float | None]],
+    tables: Sequence[Mapping[LabelledItem, float | None]],
     evaluations: list[str],
     confidence: float,
 ) -> JudgeComparison:
@@ -1105,14 +1107,14 @@ def calibrations(evaluation: Evaluation, confidence: float = 0.95) -> list[Calib
     keys = [key for key in dict.fromkeys(label.evaluator for label in labels) if key in wanted]
     if not keys:
         return []
-    scores: dict[tuple[str, Item], float] = {}
+    scores: dict[tuple[str, LabelledItem], float] = {}
     for _, record in results_of(evaluation):
         if record.key in keys and len(record.runs) == 1 and record.score is not None:
-            item = Item(record.runs[0], record.example, record.attempt, record.unit)
+            item = LabelledItem(record.runs[0], record.example, record.attempt, record.unit)
             scores[record.key, item] = record.score
     out = []
     for key in keys:
-        labels_by_item: dict[Item, list[float]] = {}
+        labels_by_item: dict[LabelledItem, list[float]] = {}
         for label in labels:
             if label.evaluator == key and label.score is not None:
                 labels_by_item.setdefault(label.item, []).append(label.score)

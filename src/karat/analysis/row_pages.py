@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from karat.analysis.filters import FIELDS, All, Filter, FilterError, Text, parse, row_values
+from karat.analysis.filters import FIELDS, All, Filter, FilterError, TextSearch, parse, row_values
 from karat.errors import did_you_mean
 from karat.records import Example
 from karat.store.backend import FAILED, SKIPPED, RecordDecoder
@@ -40,7 +40,7 @@ def make_filter(where: str | None, grep: str | None) -> Filter | None:
     if where is not None:
         parts.append(parse(where).expression)
     if grep is not None:
-        parts.append(Text(grep))
+        parts.append(TextSearch(grep))
     if not parts:
         return None
     return Filter(" ".join(filter(None, [where, grep])), All(tuple(parts)))

@@ -502,7 +502,7 @@ class RunTable:
             return False
         return values.numbers is None or condition.op == "~"
 
-    def searched(self, leaf: filters.Condition | filters.Text, within: Mask | None) -> Mask:
+    def searched(self, leaf: filters.Condition | filters.TextSearch, within: Mask | None) -> Mask:
         """The rows whose records satisfy a condition; gives up after `text_seconds`."""
         return search(self, leaf, within)
 
@@ -720,7 +720,7 @@ class ComparedTable:
         table, _, name = self._of(condition.field)
         return table.is_text(msgspec.structs.replace(condition, field=name))
 
-    def searched(self, leaf: filters.Condition | filters.Text, within: Mask | None) -> Mask:
+    def searched(self, leaf: filters.Condition | filters.TextSearch, within: Mask | None) -> Mask:
         """The rows whose records satisfy a condition: for no field, and for a field of the example, of either run."""
         sides = [(self.first, self.first_rows), (self.second, self.second_rows)]
         if isinstance(leaf, filters.Condition):

@@ -20,7 +20,7 @@ from karat.analysis import filters
 from karat.errors import TookTooLong
 from karat.records import Example, ItemResult, Output
 from karat.serialization import encode
-from karat.store.backend import Mark, RecordDecoder, Row, TextPattern, latest
+from karat.store.backend import Mark, RecordDecoder, StoredRow, TextPattern, latest
 from karat.store.columns import ItemName, distinct, item_name
 from karat.store.rows import Judged, error_text, judged_of
 
@@ -113,7 +113,7 @@ class _Part(NamedTuple):
     """The values of the field in a record."""
 
 
-Leaf = filters.Condition | filters.Text
+Leaf = filters.Condition | filters.TextSearch
 
 
 def search(table: RunTable, leaf: Leaf, within: Mask | None = None) -> Mask:
@@ -150,7 +150,7 @@ def candidate_positions(
     leaves = [
         each
         for each in parts
-        if isinstance(each, filters.Text)
+        if isinstance(each, filters.TextSearch)
         or (isinstance(each, filters.Condition) and each.field in filters.TEXTS and _patterns_of(each))
     ]
     if not leaves:
@@ -170,7 +170,7 @@ def candidate_positions(
 
 def _patterns_of(leaf: Leaf) -> list[TextPattern] | None:
     """The patterns of the records that satisfy a condition; None where any record may."""
-    if isinstance(leaf, filters.Text):
+    if isinstance(leaf, filters.TextSearch):
         return patterns_of(leaf.text)
     if leaf.op == "~" or (leaf.op in (":", "=") and leaf.number is None and not leaf.is_missing):
         return patterns_of(leaf.value)
@@ -186,7 +186,7 @@ def _test(leaf: Leaf) -> Callable[[Sequence[Any]], bool]:
 
 def _parts(table: RunTable, leaf: Leaf) -> list[_Part]:
     """The kinds of records that have the field of a condition."""
-    field = None if isinstance(leaf, filters.Text) else leaf.field
+    field = None if isinstance(leaf, filters.TextSearch) else leaf.field
     key, _, name = (field or "").rpartition(".")
     found = []
     if field is None or field in ("id", "input", "expected"):
@@ -305,7 +305,7 @@ class _Reader:
                 if (row.position, row.item) in wanted:
                     self._test(row, places, left)
 
-    def _test(self, row: Row, places: Sequence[int], left: set[int]) -> None:
+    def _test(self, row: StoredRow, places: Sequence[int], left: set[int]) -> None:
         for place in places:
             code = self._code(place, row.item)
             if code < 0:

@@ -44,7 +44,7 @@ from karat.layout import Styled
 
 if TYPE_CHECKING:
     from karat.analysis.gates import Limit
-    from karat.experiments.fitting import Sample
+    from karat.experiments.fitting import DataSample
     from karat.experiments.plan import Plan
     from karat.experiments.running import Outcome
     from karat.graph import GraphTask, Written
@@ -304,7 +304,11 @@ def _task_plan(given: argparse.Namespace, task: Callable[[], Any]) -> Plan:
 
 
 def _check_parts(
-    given: argparse.Namespace, sample: Sample, runs: list[Any], evaluators: list[Any], aggregators: list[Any]
+    given: argparse.Namespace,
+    sample: DataSample,
+    runs: list[Any],
+    evaluators: list[Any],
+    aggregators: list[Any],
 ) -> None:
     """Refuse parts that do not fit each other or the data, before anything runs."""
     from karat.experiments import fitting
@@ -357,13 +361,13 @@ def _recorded(given: argparse.Namespace) -> Any:
     return RecordedOutputs(given.recorded, output=given.output, id=given.output_id)
 
 
-def _dataset(given: argparse.Namespace) -> tuple[Any, Sample]:
+def _dataset(given: argparse.Namespace) -> tuple[Any, DataSample]:
     """The dataset of --data, or the name of a stored one; and its first examples."""
     from pathlib import Path
 
     from karat.datasets.dataset import Dataset
     from karat.datasets.readers.rows import FORMATS
-    from karat.experiments.fitting import Sample
+    from karat.experiments.fitting import DataSample
     from karat.store import open_existing
 
     if given.data == "-":
@@ -372,7 +376,7 @@ def _dataset(given: argparse.Namespace) -> tuple[Any, Sample]:
     if not path.exists() and path.suffix not in FORMATS and path.parent == Path():
         with open_existing(given.store) as store:
             stored = store.datasets.get(given.data)
-            return stored.label, Sample(stored)
+            return stored.label, DataSample(stored)
     dataset = Dataset.from_file(
         path,
         input=_fields(given.input),
@@ -380,7 +384,7 @@ def _dataset(given: argparse.Namespace) -> tuple[Any, Sample]:
         id=given.id,
         skip_bad_rows=given.skip_bad_rows,
     )
-    return dataset, Sample(dataset)
+    return dataset, DataSample(dataset)
 
 
 def _fields(given: list[str] | None) -> str | list[str] | None:

@@ -28,7 +28,7 @@ SENTENCE_MODEL = "all-MiniLM-L6-v2"
 Vectors = Callable[[list[str]], Sequence[Sequence[float]]]
 
 
-class Embedder:
+class TextEmbedder:
     """Texts → vectors, loaded on first use; vectors that are held are not asked for again."""
 
     def __init__(
@@ -101,7 +101,7 @@ def model_of(spec: object) -> Any:
     return models.get(spec)
 
 
-def embedder_of(embed_fn: object, model_name: str | None, embedder: object) -> Embedder:
+def embedder_of(embed_fn: object, model_name: str | None, embedder: object) -> TextEmbedder:
     """The configured embedder; at most one of the three parameters may be given."""
     named = [name for name, given in _given(embed_fn, model_name, embedder) if given is not None]
     if len(named) > 1:
@@ -119,15 +119,17 @@ def _given(embed_fn: Any, model_name: Any, embedder: Any) -> list[tuple[str, Any
     return [("embed_fn", embed_fn), ("model_name", model_name), ("embedder", embedder)]
 
 
-def _of_function(embed_fn: Any) -> Embedder:
+def _of_function(embed_fn: Any) -> TextEmbedder:
     if not callable(embed_fn) or inspect.iscoroutinefunction(embed_fn):
         raise RequestError(
             "embedding_similarity: embed_fn must be a plain function of one text that gives its vector"
         )
-    return Embedder({"embed_fn": name_of(embed_fn)}, lambda: lambda texts: [embed_fn(text) for text in texts])
+    return TextEmbedder(
+        {"embed_fn": name_of(embed_fn)}, lambda: lambda texts: [embed_fn(text) for text in texts]
+    )
 
 
-def _of_sentence_transformers(model_name: Any) -> Embedder:
+def _of_sentence_transformers(model_name: Any) -> TextEmbedder:
     if not isinstance(model_name, str) or not model_name:
         raise RequestError("embedding_similarity: model_name is the name of a sentence-transformers model")
     if importlib.util.find_spec("sentence_transformers") is None:
@@ -147,10 +149,10 @@ def _of_sentence_transformers(model_name: Any) -> Embedder:
             ) from error
         return lambda texts: model.encode(texts, show_progress_bar=False).tolist()
 
-    return Embedder({"model_name": model_name}, load, local=True)
+    return TextEmbedder({"model_name": model_name}, load, local=True)
 
 
-def _of_model(spec: Any) -> Embedder:
+def _of_model(spec: Any) -> TextEmbedder:
     """A model of `karat.models`, by name, or any object with `embed` and `embed_sync`."""
     if not isinstance(spec, str) and not callable(getattr(spec, "embed_sync", None)):
         raise RequestError(
@@ -158,7 +160,7 @@ def _of_model(spec: Any) -> Embedder:
         )
     name = spec if isinstance(spec, str) else str(getattr(spec, "spec", type(spec).__qualname__))
     local = name.startswith("local/")
-    return Embedder({"embedder": name}, lambda: model_of(spec).embed_sync, local=local, model=spec)
+    return TextEmbedder({"embedder": name}, lambda: model_of(spec).embed_sync, local=local, model=spec)
 
 
 def cosine(first: Sequence[float], second: Sequence[float], who: str) -> float:
@@ -211,7 +213,7 @@ class EmbeddingDistance(ReferenceEvaluator):
     ) -> None:
         super().__init__(path=path, any_of=any_of)
         self._max_length: int = ParameterCheck(self.name).whole("max_length", max_length, 1)
-        self._embedder: Embedder = embedder_of(embed_fn, model_name, embedder)
+        self._embedder: TextEmbedder = embedder_of(embed_fn, model_name, embedder)
         # per instance: parameters do not identify a function's results; a remote embedder is awaited
         self.reuse = embed_fn is None
         self.is_async = self._embedder.is_remote

@@ -29,7 +29,7 @@ from karat.execution.progress import Listener
 from karat.keys import Decision, Wanted, content_hash, fingerprint, result_item, reuse_key
 from karat.records import FORMAT, EvaluationHeader, Example, ItemResult, Ok, Output, groups_of
 from karat.store import Store
-from karat.store.backend import FAILED, REUSED, SKIPPED, Backend, Mark, Row
+from karat.store.backend import FAILED, REUSED, SKIPPED, Backend, Mark, StoredRow
 from karat.store.handles import Chunks, Evaluation, Run, StoredDataset
 from karat.store.lease import Held
 from karat.store.repositories import example_decoder, latest, output_decoder, result_decoder
@@ -65,9 +65,9 @@ class Reuse:
         self._run_ids = run_ids
         self._amended = amended
 
-    def split(self, work: EvaluatorWork, chunk: list[Judgment]) -> tuple[list[Row], list[Judgment]]:
+    def split(self, work: EvaluatorWork, chunk: list[Judgment]) -> tuple[list[StoredRow], list[Judgment]]:
         """Rows for items that are skipped or copied, and the judgments that remain to be made."""
-        rows: list[Row] = []
+        rows: list[StoredRow] = []
         remaining: list[Judgment] = []
         amended = self._amended_results(chunk) if self._amended and chunk else {}
         for judgment in chunk:
@@ -130,7 +130,7 @@ class Reuse:
         return None
 
 
-def _copied(work: EvaluatorWork, judgment: Judgment, old: ItemResult, source: str) -> Row:
+def _copied(work: EvaluatorWork, judgment: Judgment, old: ItemResult, source: str) -> StoredRow:
     return work.row(
         judgment,
         old.outcome,
@@ -421,7 +421,7 @@ class _Hashes:
         return found
 
 
-def _outputs_of(rows: Sequence[Row]) -> dict[int, list[Output]]:
+def _outputs_of(rows: Sequence[StoredRow]) -> dict[int, list[Output]]:
     """The current outputs of a run, by position."""
     found: dict[int, list[Output]] = {}
     current = list(latest(rows))

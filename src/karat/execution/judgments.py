@@ -43,7 +43,7 @@ from karat.records import (
 )
 from karat.redaction import of_environment, without_secrets
 from karat.serialization import encode, encode_record
-from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Row
+from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, StoredRow
 from karat.store.columns import cells_of_result
 
 VERDICTS = {"win": 1.0, "tie": 0.5, "loss": 0.0}
@@ -267,7 +267,7 @@ class EvaluatorWork:
         queue: float = NOT_QUEUED,
         trace: list[Call] | None = None,
         reused_from: str | None = None,
-    ) -> Row:
+    ) -> StoredRow:
         """Encode the outcome of a judgment as a row of the store."""
         first = judgment.outputs[0]
         record = ItemResult(
@@ -295,7 +295,7 @@ class EvaluatorWork:
         item = result_item(judgment.evaluator, judgment.runs, first.attempt, first.unit)
         reuse = judgment.reuse if status in (OK, REUSED) else None
         cells = cells_of_result(outcome, seconds, queue, trace)
-        return Row(judgment.position, item, judgment.try_number, status, reuse, payload, cells)
+        return StoredRow(judgment.position, item, judgment.try_number, status, reuse, payload, cells)
 
     def _shown(self, places: tuple[int, ...]) -> tuple[str, ...]:
         ids = self._ids.get(places)
@@ -303,7 +303,7 @@ class EvaluatorWork:
             ids = self._ids[places] = tuple(self.run_ids[place] for place in places)
         return ids
 
-    def skipped(self, judgment: Judgment) -> Row | None:
+    def skipped(self, judgment: Judgment) -> StoredRow | None:
         """A row for an item whose output failed or was skipped; None when there is something to judge."""
         if len(judgment.outputs) == 1 and isinstance(judgment.outputs[0].outcome, Ok):
             return None
@@ -341,7 +341,7 @@ class BatchWork(msgspec.Struct):
             each = round((time.perf_counter() - start) / len(judgments), 6)
         trace = list(calls)
         usage = usage_of(trace) if trace else None
-        rows: list[Row] = []
+        rows: list[StoredRow] = []
         failed, failure = 0, None
         for judgment, result in zip(judgments, results, strict=True):
             outcome, status = _outcome(result if isinstance(result, Result) else _not_judged(result))

@@ -34,7 +34,7 @@ from karat.records import (
 from karat.serialization import encode
 from karat.stats._proportions import with_bounds
 from karat.store import Store
-from karat.store.backend import NOT_APPLICABLE, OK, Row
+from karat.store.backend import NOT_APPLICABLE, OK, StoredRow
 from karat.store.columns import cells_of_result
 from karat.store.handles import Chunks, Evaluation
 from karat.store.lease import Held
@@ -48,7 +48,7 @@ LOOKED_AT = 2000
 """Results among which the first of each evaluator is looked for."""
 
 
-class Item(NamedTuple):
+class LabelledItem(NamedTuple):
     """What is labelled: an output, by its place."""
 
     run: str
@@ -60,7 +60,7 @@ class Item(NamedTuple):
 class NewLabel(msgspec.Struct, frozen=True, kw_only=True):
     """A label to be stored."""
 
-    item: Item
+    item: LabelledItem
     score: float | None = None
     value: Any = None
     """The label in the person's own word."""
@@ -77,7 +77,7 @@ class NewLabel(msgspec.Struct, frozen=True, kw_only=True):
 class Label(msgspec.Struct, frozen=True, kw_only=True):
     """A stored label of an item, with its parts."""
 
-    item: Item
+    item: LabelledItem
     evaluator: str
     asked: str
     """What the labelled evaluator asks: see `asked_by`."""
@@ -178,13 +178,13 @@ def evaluation_items(evaluation: Evaluation) -> set[tuple[int, str]]:
     }
 
 
-def _places(judged: Evaluation) -> tuple[dict[str, int], set[Item]]:
+def _places(judged: Evaluation) -> tuple[dict[str, int], set[LabelledItem]]:
     """The position of every example, and the items that were judged."""
     places: dict[str, int] = {}
-    items: set[Item] = set()
+    items: set[LabelledItem] = set()
     for position, result in results_of(judged):
         places[result.example] = position
-        items.update(Item(run, result.example, result.attempt, result.unit) for run in result.runs)
+        items.update(LabelledItem(run, result.example, result.attempt, result.unit) for run in result.runs)
     return places, items
 
 
@@ -202,13 +202,13 @@ def _rows(
     key: str,
     labels: Sequence[NewLabel],
     places: Mapping[str, int],
-    known: set[Item],
+    known: set[LabelledItem],
     runs: Sequence[str],
-) -> Iterator[Row]:
-    before: dict[Item, ItemResult] = {
-        Item(r.runs[0], r.example, r.attempt, r.unit): r for _, r in results_of(evaluation)
+) -> Iterator[StoredRow]:
+    before: dict[LabelledItem, ItemResult] = {
+        LabelledItem(r.runs[0], r.example, r.attempt, r.unit): r for _, r in results_of(evaluation)
     }
-    grouped: dict[Item, list[NewLabel]] = {}
+    grouped: dict[LabelledItem, list[NewLabel]] = {}
     for label in labels:
         if label.item not in known:
             raise RequestError(
@@ -237,7 +237,7 @@ def _rows(
         place = result_item(0, [runs.index(item.run)], item.attempt, item.unit)
         status = NOT_APPLICABLE if skipped else OK
         cells = cells_of_result(outcome, 0.0, 0.0, None)
-        yield Row(places[item.example], place, number, status, None, encode(record), cells)
+        yield StoredRow(places[item.example], place, number, status, None, encode(record), cells)
 
 
 def _merged(key: str, old: Result | None, labels: Iterable[NewLabel]) -> Result:
@@ -283,7 +283,7 @@ def labels_in(evaluation: Evaluation) -> Iterator[Label]:
         if result is None or params is None:
             continue
         yield Label(
-            item=Item(record.runs[0], record.example, record.attempt, record.unit),
+            item=LabelledItem(record.runs[0], record.example, record.attempt, record.unit),
             evaluator=str(params["labels"]),
             asked=str(params["asked"]),
             annotator=str(params["annotator"]),
@@ -333,7 +333,7 @@ def corrected_estimates(
     ]
     if not labels:
         return []
-    scores: dict[tuple[str, str], dict[Item, float]] = {}
+    scores: dict[tuple[str, str], dict[LabelledItem, float]] = {}
     sizes: Counter[tuple[str, str]] = Counter()
     for evaluation in evaluations:
         singles = {
@@ -346,7 +346,7 @@ def corrected_estimates(
             if not isinstance(record.outcome, Skipped) or record.outcome.applicable:
                 sizes[place] += 1
             if record.score is not None:
-                item = Item(record.runs[0], record.example, record.attempt, record.unit)
+                item = LabelledItem(record.runs[0], record.example, record.attempt, record.unit)
                 scores.setdefault(place, {})[item] = record.score
     for each in raw:
         if each.aggregator in ("accuracy", "mean") and each.group is None and each.run is not None:
@@ -370,7 +370,7 @@ def corrected_estimates(
 
 
 def _ppi(
-    key: str, run: str, judged: Mapping[Item, float], labels: Sequence[Label], confidence: float
+    key: str, run: str, judged: Mapping[LabelledItem, float], labels: Sequence[Label], confidence: float
 ) -> Estimate:
     """Correct the mean of the judge's scores by labels of this run.
 
@@ -380,7 +380,7 @@ def _ppi(
     from karat.stats import ppi
 
     used, left_out = one_design(labels)
-    given: dict[Item, list[Label]] = {}
+    given: dict[LabelledItem, list[Label]] = {}
     for label in used:
         given.setdefault(label.item, []).append(label)
     truth = [sum(label.score or 0.0 for label in each) / len(each) for each in given.values()]
@@ -422,9 +422,9 @@ def one_design(labels: Sequence[Label]) -> tuple[list[Label], int]:
 def _borrowed(
     key: str,
     run: str,
-    judged: Mapping[Item, float],
+    judged: Mapping[LabelledItem, float],
     labels: Sequence[Label],
-    scores: Mapping[tuple[str, str], Mapping[Item, float]],
+    scores: Mapping[tuple[str, str], Mapping[LabelledItem, float]],
     confidence: float,
 ) -> Estimate:
     """Rogan–Gladen with sensitivity and specificity from other runs' labels, which are named."""

@@ -30,7 +30,7 @@ from karat.models._recording import counters, recording
 from karat.process import fewer_collections
 from karat.records import Counts, Failure, Usage, add_usage, usage_of
 from karat.store.appender import Appender
-from karat.store.backend import Row
+from karat.store.backend import StoredRow
 from karat.store.columns import join_segments
 from karat.store.handles import Evaluation, Run
 from karat.store.lease import Held
@@ -115,7 +115,7 @@ async def open_or_wait(open_: Callable[[], T], wait: bool) -> T:
 class Done(msgspec.Struct, frozen=True):
     """A finished item: its rows, its failures, and what its model calls used."""
 
-    rows: Sequence[Row]
+    rows: Sequence[StoredRow]
     failed: int = 0
     failure: tuple[str, Failure] | None = None
     """The first failure, with the id of its example."""
@@ -261,7 +261,7 @@ class Stage:
         self._count(done)
         self._report_progress()
 
-    def append_known(self, rows: list[Row]) -> None:
+    def append_known(self, rows: list[StoredRow]) -> None:
         """Store items that need no work: skipped, or copied from an earlier evaluation."""
         self.backend.append(self.handle.number, rows, self.lease.owner)
         self._count(Done(rows))

@@ -44,7 +44,7 @@ from karat.records import (
     usage_of,
 )
 from karat.serialization import encode, encode_record, to_json_value
-from karat.store.backend import FAILED, OK, Cells, Mark, Row
+from karat.store.backend import FAILED, OK, Cells, Mark, StoredRow
 from karat.store.columns import cells_of_output
 from karat.store.handles import Chunks, Run, StoredDataset
 from karat.store.repositories import example_decoder, latest, output_decoder
@@ -299,7 +299,7 @@ class _RunWork:
         given = outcome.value if isinstance(outcome, Ok) else None
         seconds, queue, trace = clock.lap()
         usage = usage_of(trace)
-        rows: list[Row] = []
+        rows: list[StoredRow] = []
         failed, first = 0, None
         for unit in self.task.units(item.example):
             if unit in item.settled and self._yields:
@@ -333,7 +333,7 @@ class _RunWork:
         queue: float,
         trace: list[Call],
         errors: list[str],
-    ) -> tuple[Row, tuple[str, Failure] | None]:
+    ) -> tuple[StoredRow, tuple[str, Failure] | None]:
         try_number = item.tries.get(unit, 1) if item.tries else 1
         metadata: dict[str, Any] = {"retried": errors} if errors else {}
         if unit and self._summarizes:
@@ -374,7 +374,7 @@ class _RunWork:
         plain = failure is None and not trace and not queue
         cells: Cells = (None, seconds) if plain else cells_of_output(outcome, seconds, queue, trace)
         place = output_item(item.attempt, unit)
-        return Row(item.position, place, try_number, status, None, payload, cells), failure
+        return StoredRow(item.position, place, try_number, status, None, payload, cells), failure
 
     # What is missing ----------------------------------------------------------
 

@@ -19,7 +19,7 @@ from karat.documents import Document, Place, read_document, written
 from karat.errors import ConfigError, KaratError, RequestError, did_you_mean, field_name
 from karat.evaluators._base import ResolvedEvaluator, evaluators, resolve_evaluator
 from karat.experiments.fitting import (
-    Sample,
+    DataSample,
     aggregator_problems,
     evaluator_problem,
     field_problems,
@@ -87,7 +87,7 @@ class _Check:
         self.folder = path.resolve().parent
         self.document: Document = read_document(path)
         self.problems: list[tuple[int, str]] = []
-        self.sample = Sample()
+        self.sample = DataSample()
         self.places: dict[str, list[int]] = {}
         """The indices of the valid entries of a list."""
         self.given_models, self.params, self.options = models, params, options
@@ -203,7 +203,7 @@ class _Check:
         return self._seen(Dataset.from_file(path, **fields))
 
     def _seen(self, dataset: Any) -> Any:
-        self.sample = Sample(dataset)
+        self.sample = DataSample(dataset)
         return dataset
 
     def _named_dataset(self, name: str) -> Any:

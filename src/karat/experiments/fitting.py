@@ -30,7 +30,7 @@ Problem = tuple[Place, str]
 """A problem with its place below the part that has it."""
 
 
-class Sample:
+class DataSample:
     """The first examples of a dataset; what they do not show is looked for in the rest, unless that is in a store."""
 
     def __init__(self, dataset: Any = ()) -> None:
@@ -45,7 +45,7 @@ class Sample:
         return not self._whole and (self._dataset is None or any(map(test, self._dataset)))
 
 
-def input_problem(task: Any, sample: Sample) -> str | None:
+def input_problem(task: Any, sample: DataSample) -> str | None:
     """Explain by the first example why no input fits the first parameter of a task; None if one fits."""
     if not hasattr(task, "misfit") or sample.may_have(lambda example: task.misfit(example) is None):
         return None
@@ -53,7 +53,7 @@ def input_problem(task: Any, sample: Sample) -> str | None:
     return f"example {first.id!r}: {task.misfit(first)}"
 
 
-def lacks_reference(evaluator: Any, sample: Sample) -> bool:
+def lacks_reference(evaluator: Any, sample: DataSample) -> bool:
     """Whether an evaluator needs an expected output, and no example has one."""
     needs = getattr(evaluator, "needs_reference", False)
     return bool(needs) and not sample.may_have(lambda example: example.expected is not None)
@@ -124,7 +124,7 @@ def _takes_one(function: Callable[..., Any]) -> bool:
     return True
 
 
-def field_problems(built: Resolved, sample: Sample) -> Iterator[Problem]:
+def field_problems(built: Resolved, sample: DataSample) -> Iterator[Problem]:
     """The metadata fields that an aggregator groups or clusters by, and that no example has."""
     for name in ("by", "cluster"):
         given = built.params.get(name)
@@ -136,7 +136,7 @@ def field_problems(built: Resolved, sample: Sample) -> Iterator[Problem]:
                 yield ("params", name), unknown_metadata(field, known)
 
 
-def record_problem(task: Any, sample: Sample) -> str | None:
+def record_problem(task: Any, sample: DataSample) -> str | None:
     """Why recorded outputs are those of another dataset."""
     if not isinstance(task, RecordedOutputs) or not sample.examples:
         return None

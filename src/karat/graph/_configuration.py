@@ -23,8 +23,8 @@ from karat.documents import Document, Place, read_document
 from karat.errors import ConfigError, RequestError, did_you_mean, nearest
 from karat.graph._functions import Applied
 from karat.graph._lookup import TaskPlace, find_task
-from karat.graph._output import Output, read_output
-from karat.graph._plan import MOST_VISITS, Plan, check_edges, read_edges
+from karat.graph._output import OutputMap, read_output
+from karat.graph._plan import MOST_VISITS, GraphPlan, check_edges, read_edges
 from karat.graph._postprocess import Processor, read_processors
 from karat.graph._reading import Problems, Section
 from karat.graph._schemas import read_schema_config
@@ -197,8 +197,8 @@ class Configuration:
     place: TaskPlace
     document: Document
     problems: Problems
-    plan: Plan
-    output: Output
+    plan: GraphPlan
+    output: OutputMap
     processors: list[Processor]
     data: dict[str, Any]
     """`data_config`, as it stands."""
@@ -287,7 +287,7 @@ class _Outline(Building):
         return None if named(section, key) is None else Applied(None, lambda state: None, most)
 
 
-def read_outline(place: TaskPlace) -> Plan:
+def read_outline(place: TaskPlace) -> GraphPlan:
     """The nodes and edges of a task's file, as they are drawn. No code of the task is imported, no model looked for."""
     document = read_document(place.file)
     problems = Problems(document)
@@ -307,7 +307,7 @@ def read_outline(place: TaskPlace) -> Plan:
     if understood and nodes:
         check_edges(edges, nodes, graph)
     problems.raise_all()
-    return Plan(nodes, edges)
+    return GraphPlan(nodes, edges)
 
 
 def jsonable(value: object) -> Any:
@@ -376,7 +376,7 @@ def _asked(top: Section) -> frozenset[str]:
     return frozenset(names)
 
 
-def _plan(graph: Section, building: Building) -> Plan | None:
+def _plan(graph: Section, building: Building) -> GraphPlan | None:
     graph.known(("nodes", "edges", "graph_properties", "graph_state"))
     graph.without_effect(
         "graph_state", instead="the state of a record has the keys that its data and its nodes set"
@@ -397,7 +397,7 @@ def _plan(graph: Section, building: Building) -> Plan | None:
     check_edges(edges, nodes, graph)
     if len(graph.problems) > before:  # nor is it known then what is set before what
         return None
-    return Plan(nodes, edges, int(building.properties["max_iterations"]))
+    return GraphPlan(nodes, edges, int(building.properties["max_iterations"]))
 
 
 def _node(name: str, section: Section, building: Building) -> Node:
@@ -409,7 +409,7 @@ def _node(name: str, section: Section, building: Building) -> Node:
     return node
 
 
-def _check_fields(output: Output, processors: list[Processor]) -> None:
+def _check_fields(output: OutputMap, processors: list[Processor]) -> None:
     """Fields that the aggregators want, or a filter looks at: the output map has to have them."""
     if output.fields is None:
         return
@@ -454,7 +454,7 @@ def _tell_unknown(configuration: Configuration, known: list[str], problems: Prob
         _check_sources(configuration, have, problems)
 
 
-def _instead(variable: str, name: str, plan: Plan, known: list[str]) -> str:
+def _instead(variable: str, name: str, plan: GraphPlan, known: list[str]) -> str:
     later = [other for other, node in plan.nodes.items() if variable in node.sets]
     if later:
         return f"node {later[0]!r} sets it, but no edge leads from there to {name!r}"

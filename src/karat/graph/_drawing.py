@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
-from karat.graph._plan import Plan
+from karat.graph._plan import GraphPlan
 from karat.graph._state import END, START
 
 WIDTH, HEIGHT, ACROSS, DOWN = 170, 46, 40, 64
@@ -163,7 +163,7 @@ Arrow = tuple[str, str, str]
 """From, to, and what the condition says."""
 
 
-def arrows(plan: Plan) -> list[Arrow]:
+def arrows(plan: GraphPlan) -> list[Arrow]:
     """Every way that a record can go."""
     out: list[Arrow] = []
     for source, edges in plan.edges.after.items():
@@ -179,7 +179,7 @@ def arrows(plan: Plan) -> list[Arrow]:
     return out
 
 
-def mermaid(plan: Plan) -> str:
+def mermaid(plan: GraphPlan) -> str:
     """The graph as a Mermaid flowchart."""
     ids = {name: f"n{number}" for number, name in enumerate([START, *plan.nodes, END])}
     lines = ["flowchart TD", f'    {ids[START]}(["START"])']
@@ -198,7 +198,7 @@ def _safe(text: str) -> str:
     return escape(clean[:80], quote=True).replace("&#x27;", "'")
 
 
-def svg(plan: Plan) -> str:
+def svg(plan: GraphPlan) -> str:
     """The graph as an SVG, in layers from START to END; ways back are drawn on the right."""
     answers: dict[tuple[str, str], list[str]] = {}
     for source, target, answer in arrows(plan):
@@ -264,7 +264,7 @@ def _label(at: Point, text: str) -> str:
     )
 
 
-def _box(name: str, plan: Plan, x: int, y: int) -> str:
+def _box(name: str, plan: GraphPlan, x: int, y: int) -> str:
     node = plan.nodes.get(name)
     middle = x + WIDTH // 2
     if node is None:

@@ -41,7 +41,7 @@ def from_state(state: Mapping[str, Any], name: str) -> Any:
     return paths.get(state, name)
 
 
-class Output:
+class OutputMap:
     """How the state of a record becomes its output."""
 
     def __init__(
@@ -75,7 +75,9 @@ def whole_state(state: SygraState) -> dict[str, Any]:
     return {key: value for key, value in state.items() if not key.startswith("__")}
 
 
-def read_output(section: Section, document: object, place: TaskPlace, schema: RecordSchema | None) -> Output:
+def read_output(
+    section: Section, document: object, place: TaskPlace, schema: RecordSchema | None
+) -> OutputMap:
     """The output of a section `output_config`."""
     section.known(("output_map", "generator", "oasst_mapper", "data_quality"))
     for feature in ("oasst_mapper", "data_quality"):
@@ -87,7 +89,7 @@ def read_output(section: Section, document: object, place: TaskPlace, schema: Re
         parts.append(schema.part)
     fields_section = section.section("output_map")
     if not fields_section.given and generator is None:
-        return Output(whole_state, None, schema, parts)
+        return OutputMap(whole_state, None, schema, parts)
     resolved: dict[str, dict[str, Any]] = {}
     readers: dict[str, Callable[[SygraState], Any]] = {}
     made = _made(generator, {**section.given, "output_map": resolved}, section)
@@ -100,9 +102,9 @@ def read_output(section: Section, document: object, place: TaskPlace, schema: Re
         with suppress(AttributeError):  # a plain class may have slots, and needs none
             made.output_map = resolved
         if getattr(generator, "generate", None) not in (None, BaseOutputGenerator.generate):
-            return Output(made.generate, None, schema, parts)
+            return OutputMap(made.generate, None, schema, parts)
     pairs = list(readers.items())
-    return Output(lambda state: {name: reader(state) for name, reader in pairs}, sources, schema, parts)
+    return OutputMap(lambda state: {name: reader(state) for name, reader in pairs}, sources, schema, parts)
 
 
 def _generator(section: Section, place: TaskPlace) -> Any:

@@ -296,7 +296,7 @@ def failed(node: str, error: BaseException) -> NodeFailed:
     return NodeFailed(node, error).with_traceback(error.__traceback__)
 
 
-class Plan:
+class GraphPlan:
     """The nodes of a graph and the ways between them."""
 
     def __init__(self, nodes: dict[str, Node], edges: Edges, most_visits: int = MOST_VISITS) -> None:
@@ -458,7 +458,7 @@ class Plan:
 class _Walk:
     """The position of one record: nodes reached, nodes running, number of visits to each node."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: GraphPlan) -> None:
         self._plan = plan
         self._waiting: dict[str, None] = {}
         self._running: set[str] = set()

@@ -14,7 +14,7 @@ from karat.datasets import Dataset
 from karat.errors import KaratError, RequestError
 from karat.graph._configuration import Configuration, check_data_fields, read_configuration, read_outline
 from karat.graph._lookup import find_task
-from karat.graph._plan import PASSED_ON, NodeFailed, Plan, failed
+from karat.graph._plan import PASSED_ON, GraphPlan, NodeFailed, failed
 from karat.graph._reading import Problems
 from karat.graph._state import SygraState, own
 from karat.graph.metrics._unit import UnitMetrics
@@ -176,7 +176,7 @@ def _fields(examples: Iterable[Example]) -> list[str]:
     return list(found)
 
 
-def load_outline(name: str) -> tuple[str, Plan]:
+def load_outline(name: str) -> tuple[str, GraphPlan]:
     """The name of a graph task and its nodes and edges, as they are drawn; none of its code is imported."""
     place = find_task(name)
     return place.name, read_outline(place)

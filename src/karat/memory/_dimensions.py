@@ -26,7 +26,7 @@ SETTLED = "rule"
 """The method of a verdict that follows without any comparison, such as that of an empty delta."""
 
 
-class Mean(NamedTuple):
+class MeanRate(NamedTuple):
     """A rate of a dimension: its name in `aggregate_metrics.json`, its direction, and its values in one record."""
 
     name: str
@@ -45,7 +45,7 @@ class Dimension:
     labels: ClassVar[tuple[str, ...]]
     strongest: ClassVar[tuple[str, ...]] = ()
     """The labels in the order in which one of them, given for a part of the material, holds for all of it."""
-    means: ClassVar[tuple[Mean, ...]]
+    means: ClassVar[tuple[MeanRate, ...]]
     rate: ClassVar[str] = ""
     """The field of its main rate."""
     counted: ClassVar[Counted]
@@ -146,7 +146,7 @@ def _covered(points: Sequence[str], memories: Sequence[str], matcher: Matcher) -
     return out
 
 
-class Recall(Dimension):
+class RecallDimension(Dimension):
     """How much of what a session gave to remember is in its delta."""
 
     key = "recall"
@@ -160,8 +160,8 @@ class Recall(Dimension):
         "total_gold": "num_gold",
     }
     means = (
-        Mean("avg_recall", True, _optional("recall")),
-        Mean("avg_update_recall", True, _optional("update_recall")),
+        MeanRate("avg_recall", True, _optional("recall")),
+        MeanRate("avg_update_recall", True, _optional("update_recall")),
     )
 
     def items(self, record: Record) -> list[str]:
@@ -213,9 +213,9 @@ class Correctness(Dimension):
         "total_irrelevant": "num_irrelevant",
     }
     means = (
-        Mean("avg_correctness", True, _optional("correctness_rate")),
-        Mean("avg_hallucination", False, lambda f: _share(f, "num_hallucination")),
-        Mean("avg_irrelevant", False, lambda f: _share(f, "num_irrelevant")),
+        MeanRate("avg_correctness", True, _optional("correctness_rate")),
+        MeanRate("avg_hallucination", False, lambda f: _share(f, "num_hallucination")),
+        MeanRate("avg_irrelevant", False, lambda f: _share(f, "num_irrelevant")),
     )
 
     def items(self, record: Record) -> list[str]:
@@ -310,7 +310,7 @@ class Update(Dimension):
         "num_total": "update_total_items",
     }
     means = (
-        Mean(
+        MeanRate(
             "score",
             True,
             _pooled({"update_num_updated": 1.0, "update_num_both": 0.5, "update_num_outdated": 0.0}),
@@ -398,7 +398,7 @@ class Interference(Dimension):
         "num_total": "interference_total_items",
     }
     means = (
-        Mean(
+        MeanRate(
             "score",
             True,
             _pooled({"interference_num_rejected": 1.0, "interference_num_memorized": 0.0}),
@@ -453,9 +453,9 @@ class AnswerQuality(Dimension):
         "num_valid": lambda fields: int(fields["answer_is_valid"]),
     }
     means = (
-        Mean("correct_ratio", True, lambda f: _label_share(f, "Correct")),
-        Mean("hallucination_ratio", False, lambda f: _label_share(f, "Hallucination")),
-        Mean("omission_ratio", False, lambda f: _label_share(f, "Omission")),
+        MeanRate("correct_ratio", True, lambda f: _label_share(f, "Correct")),
+        MeanRate("hallucination_ratio", False, lambda f: _label_share(f, "Hallucination")),
+        MeanRate("omission_ratio", False, lambda f: _label_share(f, "Omission")),
     )
 
     def items(self, record: Record) -> list[str]:
@@ -521,7 +521,7 @@ class EvidenceCoverage(Dimension):
         "num_covered": "evidence_covered_count",
         "num_total": lambda fields: 0 if fields["evidence_hit_rate"] is None else fields["num_evidence"],
     }
-    means = (Mean("hit_rate", True, lambda f: _hits(f)),)
+    means = (MeanRate("hit_rate", True, lambda f: _hits(f)),)
 
     def items(self, record: Record) -> list[str]:
         return [] if record["generated_answer"] is None else list(record["gold_evidence_contents"])
@@ -556,7 +556,7 @@ def _hits(fields: Fields) -> list[float]:
 
 
 DIMENSIONS: tuple[Dimension, ...] = (
-    Recall(),
+    RecallDimension(),
     Correctness(),
     Update(),
     Interference(),

@@ -51,7 +51,7 @@ MOST_COMPARED = 20_000
 """Verdicts for which kappa is computed; the share that agrees is for all."""
 
 
-class StageOptions(TypedDict, total=False):
+class MemoryOptions(TypedDict, total=False):
     """Options that are passed on to the stages."""
 
     new: bool
@@ -293,7 +293,7 @@ def evaluate(
     controls: bool = False,
     store: str | os.PathLike[str] | karat.Store | None = None,
     progress: bool | Callable[[Any], None] | None = None,
-    **options: Unpack[StageOptions],
+    **options: Unpack[MemoryOptions],
 ) -> MemoryEvaluation:
     """Evaluate a memory system and write the five files into `output_dir`.
 

@@ -20,8 +20,8 @@ from karat.errors import MissingDependency, RequestError, Stopped, for_thread
 from karat.models._endpoints import Endpoint, provider_of, resolve, with_api
 from karat.models._failures import Attempt, BrokenBody, ParameterRefused, one_line
 from karat.models._messages import (
+    CallOptions,
     Messages,
-    Options,
     Reply,
     Request,
     check_parameters,
@@ -127,7 +127,7 @@ class Model:
         """Whether every keyword of a schema binds the answer, as a grammar does; otherwise only the portable ones."""
         return provider_of(self.endpoint).grammar
 
-    async def generate(self, messages: Messages, **options: Unpack[Options]) -> Reply:
+    async def generate(self, messages: Messages, **options: Unpack[CallOptions]) -> Reply:
         """The model's answer. What is not given comes from the model's `parameters`, else from the provider."""
         pending = self._pending(messages, options)
         runtime = shared()
@@ -139,7 +139,7 @@ class Model:
         pending.answered(reply)
         return reply
 
-    def generate_sync(self, messages: Messages, **options: Unpack[Options]) -> Reply:
+    def generate_sync(self, messages: Messages, **options: Unpack[CallOptions]) -> Reply:
         """As `generate`, for sync code in any thread."""
         pending = self._pending(messages, options)
         runtime = shared()

@@ -370,7 +370,7 @@ def _secret_in(value: Any) -> str | None:
     return None
 
 
-class Options(TypedDict, total=False):
+class CallOptions(TypedDict, total=False):
     """The options of a call. None means the value in the model's `parameters`, if there is one."""
 
     temperature: float | None

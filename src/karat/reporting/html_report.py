@@ -24,7 +24,7 @@ from karat.analysis.comparison import (
     compare_runs,
     leader_sentence,
 )
-from karat.analysis.judges import Agreement, Calibration, alignment, calibrations
+from karat.analysis.judges import Calibration, JudgeAgreement, alignment, calibrations
 from karat.analysis.latency import seconds_text
 from karat.analysis.ranking import Ranking
 from karat.analysis.scores import sources_of
@@ -53,7 +53,7 @@ from karat.records import (
     missing_text,
 )
 from karat.reporting import marks
-from karat.reporting.marks import HALF, WIDE, Plot, Point, Row, direction_of
+from karat.reporting.marks import HALF, WIDE, Plot, PlotRow, Point, direction_of
 from karat.serialization import prepared
 from karat.store import Store
 
@@ -93,7 +93,7 @@ class Content(msgspec.Struct, frozen=True):
     comparisons: list[Comparison] = []
     rankings: list[Ranking] = []
     calibrations: list[Calibration] = []
-    agreements: list[Agreement] = []
+    agreements: list[JudgeAgreement] = []
     slices: list[Estimate] = []
     """Means by the metadata, where nothing has aggregated by it."""
     notes: list[str] = []
@@ -124,7 +124,7 @@ def gather(store: Store, summary: Summary, confidence: float) -> Content:
         except RequestError as error:
             notes.append(f"The runs could not be compared pair by pair: {error}")
     found: list[Calibration] = []
-    agreements: list[Agreement] = []
+    agreements: list[JudgeAgreement] = []
     for each in summary.evaluations:
         evaluation = store.evaluations.get(each["id"])
         new = calibrations(evaluation, confidence)
@@ -426,14 +426,14 @@ class _Report:
         plots: list[Plot] = []
         if len(self.summary.runs) == 1:
             for family in _families([each[0] for each in by_identity.values()]):
-                rows = [Row(e.label + direction_arrow(e, self.lower), e, about=_about(e)) for e in family]
+                rows = [PlotRow(e.label + direction_arrow(e, self.lower), e, about=_about(e)) for e in family]
                 plots.append(marks.forest("Estimates with their intervals", rows))
         else:
             for estimates in by_identity.values():
                 first = estimates[0]
                 best = _best({e.run or "": e for e in estimates}, self.lower)
                 rows = [
-                    Row(
+                    PlotRow(
                         self.names.get(e.run or "", e.run or "all runs")
                         + (" ★" if e.run in best and len(best) < len(estimates) else ""),
                         e,
@@ -610,7 +610,7 @@ class _Report:
         parts: list[Child] = []
         for ranking in self.content.rankings:
             rows = [
-                Row(
+                PlotRow(
                     f"{place.rank}. {place.label}",
                     place.rating,
                     note=f"rank {place.rank_low}–{place.rank_high} · {place.wins:,} won, {place.losses:,} lost,"
@@ -640,7 +640,7 @@ class _Report:
                 and not _kind(table)
             ):
                 rows = [
-                    Row(
+                    PlotRow(
                         f"{run['rank']}. {self.labels.get(run['name'], run['name'])}",
                         msgspec.convert(run["rating"], prepared(Estimate)),
                         note=f"rank {run['rank_low']}–{run['rank_high']} · {run['wins']:,} won, {run['losses']:,} lost,"
@@ -874,17 +874,17 @@ def slice_plots(
             plots.append(_line_plot(title, fields[0], estimates, labels))
             continue
         several = len({each.run for each in estimates}) > 1
-        rows: list[Row] = []
+        rows: list[PlotRow] = []
         shown = 0
         for group, found in by_group.items():
             if len(rows) + len(found) > min(MOST_ROWS, room):
                 break
             shown += len(found)
             if several:
-                rows.append(Row(group))
-                rows += [Row(labels.get(e.run or "", e.run or ""), e, about=_about(e)) for e in found]
+                rows.append(PlotRow(group))
+                rows += [PlotRow(labels.get(e.run or "", e.run or ""), e, about=_about(e)) for e in found]
             else:
-                rows += [Row(group, e, about=_about(e)) for e in found]
+                rows += [PlotRow(group, e, about=_about(e)) for e in found]
         left_out += len(estimates) - shown
         room -= len(rows)
         if rows:

@@ -272,7 +272,7 @@ def _bounds(estimates: Iterable[Estimate], include: Iterable[float] = ()) -> tup
 # ---------------------------------------------------------------- estimates with intervals
 
 
-class Row(msgspec.Struct, frozen=True):
+class PlotRow(msgspec.Struct, frozen=True):
     """A row of a forest plot: an estimate with its label, or a heading without an estimate."""
 
     label: str
@@ -294,7 +294,7 @@ HALF = 510.0
 
 def forest(
     title: str,
-    rows: Sequence[Row],
+    rows: Sequence[PlotRow],
     *,
     width: float = WIDE,
     zero: bool = False,
@@ -342,7 +342,7 @@ def forest(
     return Plot(title, _listed(spoken), width, bottom + 22, marks)
 
 
-def _whisker(row: Row, scale: Scale, y: float) -> list[Mark]:
+def _whisker(row: PlotRow, scale: Scale, y: float) -> list[Mark]:
     """The marks of one estimate."""
     estimate, tone = row.estimate, row.tone
     assert estimate is not None
@@ -376,7 +376,7 @@ def _end(x: float, y: float, direction: int, tone: Tone, *, open: bool) -> list[
     return [Line(back, y - 5, x, y, tone, 2.5), Line(back, y + 5, x, y, tone, 2.5)]
 
 
-def _in_words(row: Row, *, signed: bool) -> str:
+def _in_words(row: PlotRow, *, signed: bool) -> str:
     if row.value or row.estimate is None:
         return row.value
     value = row.estimate.value
@@ -445,7 +445,7 @@ def differences(
         better, compared = each.improvement, each.compared
         note = f"p {probability(each.adjusted_p_value)} · {compared.wins:,} better, {compared.losses:,} worse"
         rows.append(
-            Row(
+            PlotRow(
                 f"{sign} {each.metric if by_metric else labels[each.run]}",
                 better,
                 note=note,
@@ -517,7 +517,7 @@ def scatter(
         value, estimate = point.estimate.value, point.estimate
         assert value is not None
         x, y = across(point.x), up(value)
-        words = f"{point.label}: {_in_words(Row('', estimate), signed=False)} at {point.x:.4g}"
+        words = f"{point.label}: {_in_words(PlotRow('', estimate), signed=False)} at {point.x:.4g}"
         low_y = up.start if estimate.low is None else up(estimate.low)
         high_y = up.end if estimate.high is None else up(estimate.high)
         if estimate.low is not None or estimate.high is not None:
@@ -578,7 +578,7 @@ def lines(title: str, series: Sequence[Sequence[Point]], x_label: str, *, width:
         for (x1, y1), (x2, y2) in pairwise(places):
             marks.append(Line(x1, y1, x2, y2, "accent", 1.5))
         for point, (x, y) in zip(each, places, strict=True):
-            words = f"{point.label}: {_in_words(Row('', point.estimate), signed=False)} at {point.x:g}"
+            words = f"{point.label}: {_in_words(PlotRow('', point.estimate), signed=False)} at {point.x:g}"
             low_end, high_end = point.estimate.low, point.estimate.high
             if one and low_end is not None and high_end is not None:
                 marks.append(Line(x, up(low_end), x, up(high_end), "muted", 1.5, title=words))
@@ -715,7 +715,7 @@ def calibration(title: str, bins: Sequence[CalibrationBin], about: About, *, wid
         if value is None:
             continue
         x = across(each.score)
-        passed = _in_words(Row("", each.people), signed=False)
+        passed = _in_words(PlotRow("", each.people), signed=False)
         short = f"{each.score:.2f}: {passed}, n {each.people.n:,}"
         words = f"judge {each.score:.2f}: people pass {passed}, n {each.people.n:,}"
         low = up.start if each.people.low is None else up(each.people.low)

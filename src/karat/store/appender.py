@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from karat.store.backend import Backend, Row
+from karat.store.backend import Backend, StoredRow
 
 LONGEST_DELAY = 0.05
 FIRST_DELAY = 0.002
@@ -32,7 +32,7 @@ class Appender:
         self._owner = owner
         self._parent = parent
         self._slots = slots
-        self._rows: list[Row] = []
+        self._rows: list[StoredRow] = []
         self._bytes = 0
         self._waiting: list[asyncio.Future[None]] = []
         self._opened = 0.0
@@ -41,7 +41,7 @@ class Appender:
         self._commit: asyncio.Task[None] | None = None
         self._unreported: BaseException | None = None
 
-    async def append(self, *rows: Row) -> None:
+    async def append(self, *rows: StoredRow) -> None:
         """Add the rows of one item and return when they are committed.
 
         A caller that is cancelled while it waits gets no result, but its rows are committed with their group.
@@ -90,7 +90,7 @@ class Appender:
             if all(each.cancelled() for each in waiting):
                 self._unreported = error
 
-    def _take(self) -> tuple[list[Row], list[asyncio.Future[None]]]:
+    def _take(self) -> tuple[list[StoredRow], list[asyncio.Future[None]]]:
         rows, waiting = self._rows, self._waiting
         self._rows, self._waiting, self._bytes = [], [], 0
         if self._timer is not None:
@@ -110,7 +110,7 @@ class Appender:
         if waiting:
             _resolve(waiting, None)
 
-    async def _commit_in_thread(self, rows: list[Row], waiting: list[asyncio.Future[None]]) -> None:
+    async def _commit_in_thread(self, rows: list[StoredRow], waiting: list[asyncio.Future[None]]) -> None:
         start = time.perf_counter()
         try:
             await asyncio.to_thread(self._backend.append, self._parent, rows, self._owner)

@@ -21,7 +21,7 @@ import msgspec
 from karat.errors import MissingDependency, StoreError
 from karat.records import ItemResult, Output, Usage, usage_of
 from karat.serialization import encode
-from karat.store.backend import OK, REUSED, RecordDecoder, Row, latest
+from karat.store.backend import OK, REUSED, RecordDecoder, StoredRow, latest
 from karat.store.columns import cost_of, item_name
 from karat.store.rows import error_text, expected_comparisons, metadata_of, place_name
 from karat.store.run_labels import run_labels
@@ -306,7 +306,7 @@ def example_batches(dataset: StoredDataset) -> Iterator[Batch]:
         yield _examples(waiting.examples)
 
 
-def _examples(rows: Sequence[Row]) -> Batch:
+def _examples(rows: Sequence[StoredRow]) -> Batch:
     decode = RecordDecoder(_Example).decode
     records = [decode(row[5]) for row in rows]
     views = _Views(
@@ -327,9 +327,9 @@ class _Waiting:
     """Records of neighbouring positions that will be one batch."""
 
     def __init__(self, runs: int) -> None:
-        self.examples: list[Row] = []
-        self.outputs: list[list[Row]] = [[] for _ in range(runs)]
-        self.results: list[Row] = []
+        self.examples: list[StoredRow] = []
+        self.outputs: list[list[StoredRow]] = [[] for _ in range(runs)]
+        self.results: list[StoredRow] = []
         self._measured = [0] * (runs + 2)
         self._bytes = 0
 
@@ -349,7 +349,7 @@ _STATUSES = ("ok", "failed", "skipped", "pending")
 _PENDING = 3
 
 
-def _outputs(rows: Sequence[Row]) -> Batch:
+def _outputs(rows: Sequence[StoredRow]) -> Batch:
     """The fields of outputs; after the last one, those of an item without an output."""
     import numpy as np
     import pyarrow
@@ -401,7 +401,7 @@ def _outputs(rows: Sequence[Row]) -> Batch:
     }
 
 
-def _results(rows: Sequence[Row]) -> Batch:
+def _results(rows: Sequence[StoredRow]) -> Batch:
     """The fields of results; after the last one, those of an item without a result."""
     import pyarrow
 
@@ -604,7 +604,7 @@ class _Reader:
             if len(without):
                 yield _same(without, run, output, self._names[attempt, ""], order + attempt)
 
-    def _items(self, rows: Sequence[Row], kind: str) -> _Items:
+    def _items(self, rows: Sequence[StoredRow], kind: str) -> _Items:
         import numpy as np
 
         known = self._items_by_kind[kind]

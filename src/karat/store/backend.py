@@ -42,7 +42,7 @@ class NoStoreYet(StoreRefused):
     """A server has no tables of karat."""
 
 
-class Row(NamedTuple):
+class StoredRow(NamedTuple):
     """One stored record."""
 
     position: int
@@ -112,14 +112,14 @@ def item_order(item: str) -> tuple[tuple[tuple[int, str], ...], str]:
     return tuple((len(part) if place % 2 else 0, part) for place, part in enumerate(parts)), item
 
 
-def latest(rows: Sequence[Row]) -> Iterable[Row]:
+def latest(rows: Sequence[StoredRow]) -> Iterable[StoredRow]:
     """The current try of every item; rows come by position, item and try, as a scan gives them."""
     several = len({row[0] for row in rows}) < len(rows)
     return _latest(rows) if several else rows
 
 
-def _latest(rows: Sequence[Row]) -> Iterator[Row]:
-    previous: Row | None = None
+def _latest(rows: Sequence[StoredRow]) -> Iterator[StoredRow]:
+    previous: StoredRow | None = None
     for row in rows:
         if previous is not None and (previous.item != row.item or previous.position != row.position):
             yield previous
@@ -212,7 +212,7 @@ class Backend(Protocol):
     def now(self) -> float:
         """The clock that leases are measured by."""
 
-    def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
+    def append(self, parent: int, rows: Sequence[StoredRow], owner: str | None = None) -> int:
         """Commit a batch as a whole and return the number of new rows; an existing identity is not changed.
 
         A batch for a header that has been deleted is refused, and so is one of an `owner` that no longer holds the
@@ -220,7 +220,7 @@ class Backend(Protocol):
         them, as one segment.
         """
 
-    def scan(self, parent: int, start: int, stop: int) -> list[Row]:
+    def scan(self, parent: int, start: int, stop: int) -> list[StoredRow]:
         """All rows with start ≤ position < stop, by position, item (in `item_order`) and try.
 
         A row whose content does not match its checksum raises.
@@ -258,7 +258,7 @@ class Backend(Protocol):
     def version(self) -> int:
         """A number that changes when anything in the store has changed; cheap enough to ask for often."""
 
-    def scan_at(self, parent: int, positions: Sequence[int]) -> list[Row]:
+    def scan_at(self, parent: int, positions: Sequence[int]) -> list[StoredRow]:
         """All rows at some positions, in the order of `scan`."""
 
     def extent(self, parent: int) -> int:

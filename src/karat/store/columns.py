@@ -48,7 +48,7 @@ from karat.records import (
     usage_of,
 )
 from karat.serialization import prepared
-from karat.store.backend import REUSED, Cells, ItemKeys, RecordDecoder, Row, item_order
+from karat.store.backend import REUSED, Cells, ItemKeys, RecordDecoder, StoredRow, item_order
 from karat.store.sql import check_time_limit
 
 if TYPE_CHECKING:
@@ -420,7 +420,7 @@ _OUTCOME, _SECONDS, _QUEUE, _TRACE = map(attrgetter, ("outcome", "seconds", "que
 _SCORE, _METADATA = map(attrgetter, ("score", "metadata"))
 
 
-def with_cells(kind: str, rows: Sequence[Row]) -> list[Row]:
+def with_cells(kind: str, rows: Sequence[StoredRow]) -> list[StoredRow]:
     """Rows of a run or an evaluation, as they are read, with the columns of their records."""
     cells = cell_reader(kind)([row.payload for row in rows]).cells()
     return [row._replace(cells=each) for row, each in zip(rows, cells, strict=True)]
@@ -483,7 +483,7 @@ else:
         return made.tobytes()
 
 
-def pack(rows: Sequence[Row], keys: ItemKeys) -> bytes | None:
+def pack(rows: Sequence[StoredRow], keys: ItemKeys) -> bytes | None:
     """Encode a batch of records as a segment; None if a record has no columns.
 
     This is most of the cost of columns for the writer, so it leaves the loops to `zip`, `map` and `array`.

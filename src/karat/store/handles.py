@@ -34,10 +34,9 @@ from karat.records import (
     Status,
 )
 from karat.store.arrow import Batch, Tabular, example_batches, record_batches, row_batches
-from karat.store.backend import RecordDecoder, Row, latest
+from karat.store.backend import RecordDecoder, StoredRow, latest
 from karat.store.lease import holder_of
-from karat.store.rows import Row as JoinedRow
-from karat.store.rows import evaluation_rows, row_tables, run_rows
+from karat.store.rows import Row, evaluation_rows, row_tables, run_rows
 
 if TYPE_CHECKING:
     from karat.store import Store
@@ -71,7 +70,7 @@ class Chunks:
             each = self._bytes // (stop - start) + 1
             start, size = stop, max(1, min(CHUNK, 4 * size, CHUNK_BYTES // each))
 
-    def saw(self, rows: list[Row]) -> list[Row]:
+    def saw(self, rows: list[StoredRow]) -> list[StoredRow]:
         """Measure rows, to choose the next range; returns them."""
         self.saw_bytes(sum([len(row.payload) for row in rows]))
         return rows
@@ -253,7 +252,7 @@ class Run(_Handle):
         limit, offset = self.header.limit, self.header.offset
         return range(offset, count if limit is None else max(offset, min(count, offset + limit)))
 
-    def rows(self) -> Iterator[JoinedRow]:
+    def rows(self) -> Iterator[Row]:
         """Each item with its example, in dataset order; pending ones too."""
         return run_rows(self)
 
@@ -288,7 +287,7 @@ class Evaluation(_Handle):
         """The dataset of the runs."""
         return self.store.datasets.get(self.header.dataset)
 
-    def rows(self) -> Iterator[JoinedRow]:
+    def rows(self) -> Iterator[Row]:
         """Each item with its example, its output and its results, in dataset order; missing ones too."""
         return evaluation_rows(self)
 

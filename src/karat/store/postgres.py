@@ -12,7 +12,7 @@ from zlib import crc32
 
 from karat.errors import MissingDependency, StoreError, StoreRefused
 from karat.redaction import Redactor
-from karat.store.backend import SCHEMA, ItemKeys, NoStoreYet, Row, TextPattern, checksum
+from karat.store.backend import SCHEMA, ItemKeys, NoStoreYet, StoredRow, TextPattern, checksum
 from karat.store.columns import pack
 from karat.store.sql import SqlBackend, has_time_limit, like_pattern
 
@@ -286,7 +286,7 @@ class PostgresBackend(SqlBackend):
     def _one_at_a_time(self, cursor: Any) -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_HEADERS_LOCK,))
 
-    def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
+    def append(self, parent: int, rows: Sequence[StoredRow], owner: str | None = None) -> int:
         if not rows:
             return 0
         if any(row.cells is None for row in rows):
@@ -328,7 +328,7 @@ def _escaped(text: str) -> str:
     )
 
 
-def columns(parent: int, rows: Sequence[Row], owner: str | None = None) -> tuple[Any, ...]:
+def columns(parent: int, rows: Sequence[StoredRow], owner: str | None = None) -> tuple[Any, ...]:
     """A batch as APPEND takes it: sorted, so that two with the same rows cannot wait for each other."""
     ordered = sorted(rows, key=_identity)
     positions, items, tries, statuses, reuses, payloads, _ = zip(*ordered, strict=True)

@@ -37,7 +37,7 @@ from karat.store.backend import (
     Backend,
     HeaderRow,
     RecordDecoder,
-    Row,
+    StoredRow,
     latest,
 )
 from karat.store.columns import with_cells
@@ -320,9 +320,9 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
         inserted = self._insert(header, (), leased=False)
         assert inserted is not None
         number, _ = inserted
-        batch, size = list[Row](), 0
+        batch, size = list[StoredRow](), 0
         for position, (_, payload) in enumerate(dataset.encoded()):
-            batch.append(Row(position, "", 1, OK, None, payload))
+            batch.append(StoredRow(position, "", 1, OK, None, payload))
             size += len(payload)
             if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
                 self._backend.append(number, batch)

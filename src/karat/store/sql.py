@@ -19,8 +19,8 @@ from karat.store.backend import (
     HeaderRow,
     LeaseRow,
     Mark,
-    Row,
     ScannedFields,
+    StoredRow,
     TextPattern,
     checksum,
     item_order,
@@ -164,7 +164,7 @@ class SqlBackend:
 
     # Rows --------------------------------------------------------------------
 
-    def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
+    def append(self, parent: int, rows: Sequence[StoredRow], owner: str | None = None) -> int:
         raise AssertionError("a dialect provides this")
 
     def is_replaced(self) -> bool:
@@ -187,7 +187,7 @@ class SqlBackend:
             f"{id} was taken over by {by}, because this process did not renew its lease: --wait or --new"
         )
 
-    def scan(self, parent: int, start: int, stop: int) -> list[Row]:
+    def scan(self, parent: int, start: int, stop: int) -> list[StoredRow]:
         rows, damaged = self._scan(parent, start, stop)
         if damaged:
             raise self._damaged(parent, plural(len(damaged), "record"))
@@ -199,7 +199,7 @@ class SqlBackend:
             " (karat doctor lists the damage)"
         )
 
-    def _scan(self, parent: int, start: int, stop: int) -> tuple[list[Row], list[Row]]:
+    def _scan(self, parent: int, start: int, stop: int) -> tuple[list[StoredRow], list[StoredRow]]:
         """All rows of a range, and those that do not match their checksum."""
         found = self._read(
             f"SELECT position, item, try_number, status, reuse, payload, {self._checksum}{_RANGE}",
@@ -211,19 +211,19 @@ class SqlBackend:
             return self._checked_one_by_one(found)
 
     @staticmethod
-    def _checked(found: Sequence[Any]) -> tuple[list[Row], list[Row]]:
+    def _checked(found: Sequence[Any]) -> tuple[list[StoredRow], list[StoredRow]]:
         items, make = _Items(), tuple.__new__  # as `Row._make` does, which is a call of a Python function
         # `checksum` written out, because a call for each record is a fifth of the cost of a scan. A record of schema 1
         # has none.
         rows = [
-            make(Row, (p, item, t, s, r, d, None))
+            make(StoredRow, (p, item, t, s, r, d, None))
             for p, i, t, s, r, d, c in found
             for item, start in (items[i],)
             if c == crc32(d, (start + 64 * p + 8 * t + s) & 0xFFFFFFFF) or c is None
         ]
-        damaged: list[Row] = []
+        damaged: list[StoredRow] = []
         if len(rows) < len(found):
-            rows = [make(Row, (p, items[i][0], t, s, r, d, None)) for p, i, t, s, r, d, _ in found]
+            rows = [make(StoredRow, (p, items[i][0], t, s, r, d, None)) for p, i, t, s, r, d, _ in found]
             damaged = [
                 row
                 for row, (p, i, t, s, _, d, c) in zip(rows, found, strict=True)
@@ -235,15 +235,15 @@ class SqlBackend:
             rows.sort(key=lambda row: (row.position, item_order(row.item), row.try_number))
         return rows, damaged
 
-    def _checked_one_by_one(self, found: Sequence[Any]) -> tuple[list[Row], list[Row]]:
+    def _checked_one_by_one(self, found: Sequence[Any]) -> tuple[list[StoredRow], list[StoredRow]]:
         """The same where a column has content of another type: a flipped bit can change the type too."""
-        rows: list[Row] = []
-        damaged: list[Row] = []
+        rows: list[StoredRow] = []
+        damaged: list[StoredRow] = []
         for each in found:
             try:
                 good, bad = self._checked([each])
             except _WRONG_TYPE:
-                good, bad = [], [Row(each[0], "", 0, 0, None, b"")]
+                good, bad = [], [StoredRow(each[0], "", 0, 0, None, b"")]
             rows += good
             damaged += bad
         return rows, damaged
@@ -300,8 +300,8 @@ class SqlBackend:
         tries = (1,) * len(codes) if max(codes) < 16 else [code >> 3 for code in codes]
         return ScannedFields(positions, keys, tries, bytes([code & 7 for code in codes]), payloads)
 
-    def scan_at(self, parent: int, positions: Sequence[int]) -> list[Row]:
-        rows: list[Row] = []
+    def scan_at(self, parent: int, positions: Sequence[int]) -> list[StoredRow]:
+        rows: list[StoredRow] = []
         wanted = sorted(set(positions))
         at = 0
         while at < len(wanted):
@@ -604,7 +604,7 @@ class SqlBackend:
         for number, id, payload, expected in headers:
             if expected is not None and not _is_sound(payload, expected):
                 problems.append(f"the header of {id} has damaged content")
-            found: list[Row] = []
+            found: list[StoredRow] = []
             chunks = Chunks(0, self.extent(number))
             for start, stop in chunks:
                 rows, damaged = self._scan(number, start, stop)

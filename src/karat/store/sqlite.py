@@ -21,7 +21,7 @@ from zlib import crc32
 
 from karat.errors import KaratError, StoreError, StoreRefused
 from karat.files import write_ahead
-from karat.store.backend import SCHEMA, ItemKeys, Row, TextPattern
+from karat.store.backend import SCHEMA, ItemKeys, StoredRow, TextPattern
 from karat.store.columns import pack
 from karat.store.sql import SqlBackend, like_pattern
 
@@ -248,7 +248,7 @@ class SqliteBackend(SqlBackend):
         finally:
             self._connection.set_progress_handler(None, 0)
 
-    def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
+    def append(self, parent: int, rows: Sequence[StoredRow], owner: str | None = None) -> int:
         with self._transaction() as cursor:
             held = cursor.execute("SELECT owner FROM karat_headers WHERE number = ?", (parent,)).fetchone()
             if held is None:

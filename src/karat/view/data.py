@@ -50,7 +50,7 @@ from karat.store.rows import Row
 from karat.store.run_labels import brief_settings, run_labels
 from karat.store.sql import check_time_limit
 from karat.view.building import ColumnBuilder, NotBuiltYet
-from karat.view.items import LONGEST_TEXT, Item, compared_calls, item_of, output_text, shown_text
+from karat.view.items import LONGEST_TEXT, ItemPage, compared_calls, item_of, output_text, shown_text
 from karat.view.names import Download, escaped, find_pair, find_run, quoted, read_key, write_key
 
 MOST_RUNS = 200
@@ -363,7 +363,7 @@ class Viewer:
             found = self._item(store, run, key).document()
             return {**found, "diff": _diff(found["example"]["expected"], _answer(found["output"]))}
 
-    def _item(self, store: Store, run: Run, key: str) -> Item:
+    def _item(self, store: Store, run: Run, key: str) -> ItemPage:
         position, attempt, unit = read_key(key)
         evaluations = [each for each in store.evaluations.list() if run.id in each.header.runs]
         sources = {key: source.evaluation for key, source in _sources(run, evaluations).items()}
@@ -1040,7 +1040,7 @@ def _forest(runs: Sequence[Mapping[str, Any]]) -> marks.Plot | None:
         return None
     label = max(found, key=lambda name: len(found[name]))
     rows = [
-        marks.Row(run["label"], _plotted(each), about={"run": run["id"], "evaluator": each["evaluator"]})
+        marks.PlotRow(run["label"], _plotted(each), about={"run": run["id"], "evaluator": each["evaluator"]})
         for run, each in found[label][:MOST_RUNS_DRAWN]
     ]
     more = len(found[label]) - len(rows)
@@ -1052,16 +1052,16 @@ def _forest(runs: Sequence[Mapping[str, Any]]) -> marks.Plot | None:
 def _slice_plot(
     groups: Sequence[Mapping[str, Any]], labels: Mapping[str, str], key: str, field: str
 ) -> marks.Plot | None:
-    rows: list[marks.Row] = []
+    rows: list[marks.PlotRow] = []
     for group in groups:
         if len(rows) + len(group["runs"]) > MOST_DRAWN:
             break
         if len(group["runs"]) > 1:
-            rows.append(marks.Row(f"{field} {group['value']}"))
+            rows.append(marks.PlotRow(f"{field} {group['value']}"))
         for each in group["runs"]:
             name = labels[each["run"]] if len(group["runs"]) > 1 else str(group["value"])
             about = {"run": each["run"], "filter": group["filter"]}
-            rows.append(marks.Row(name, _plotted(each), about=about))
+            rows.append(marks.PlotRow(name, _plotted(each), about=about))
     return marks.forest(f"{key} by {field}", rows) if rows else None
 
 

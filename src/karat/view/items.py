@@ -55,7 +55,7 @@ class _Found(Exception):
         self.value = value
 
 
-class Item:
+class ItemPage:
     """The records of one item, and the documents made from them."""
 
     def __init__(
@@ -358,7 +358,7 @@ def item_of(
     unit: str,
     sources: Mapping[str, Evaluation],
     evaluations: Sequence[Evaluation],
-) -> Item:
+) -> ItemPage:
     """Read one item of a run, with all tries, its results and its comparisons with other runs.
 
     `sources` has the evaluation of each evaluator of single outputs; a comparison comes from the last of `evaluations`.
@@ -393,10 +393,10 @@ def item_of(
                 results[place] = (evaluation, [])
             if result.key in comparing or known:
                 results[place][1].append(result)
-    return Item(run, position, attempt, unit, example_decoder.decode(row.payload), tries, results)
+    return ItemPage(run, position, attempt, unit, example_decoder.decode(row.payload), tries, results)
 
 
-def compared_calls(first: Item, second: Item) -> dict[str, Any] | None:
+def compared_calls(first: ItemPage, second: ItemPage) -> dict[str, Any] | None:
     """The tool calls of two trajectories side by side, aligned; None where neither has any."""
     sides = []
     for item in (first, second):

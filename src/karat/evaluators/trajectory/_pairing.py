@@ -37,7 +37,7 @@ FEW = 36
 first: 6 calls on both sides."""
 
 
-class Budget:
+class ComparisonLimit:
     """Counts the comparisons of one tool's calls and raises a TraceError where there are too many."""
 
     def __init__(self) -> None:
@@ -626,7 +626,7 @@ def _pair_compared(
 
 def _rows(likely: Candidates, agent: Calls, positions: Sequence[int]) -> list[Sequence[int]]:
     """Return the candidates of each call, counted before any is compared: too many are refused at once."""
-    budget = Budget()
+    budget = ComparisonLimit()
     rows = []
     for position in positions:
         rows.append(likely.for_(agent.arguments(position)))

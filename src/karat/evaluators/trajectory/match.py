@@ -33,7 +33,7 @@ from karat.evaluators.trajectory._calls import Calls, fast_calls, read_calls, re
 from karat.evaluators.trajectory._pairing import (
     NO_PAIRS,
     SMALL,
-    Budget,
+    ComparisonLimit,
     Pairs,
     align,
     by_name,
@@ -283,7 +283,7 @@ class TrajectoryMatchEvaluator(Evaluator):
         """Return the extra calls that match a call of the reference."""
         theirs = by_name(reference, range(len(reference)))
         keys: dict[str, set[Any]] = {}
-        budget = Budget()
+        budget = ComparisonLimit()
         out = []
         for i in extra:
             name = agent.names[i]

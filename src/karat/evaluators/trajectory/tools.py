@@ -18,7 +18,7 @@ from karat.evaluators.trajectory._arguments import (
     override_codes,
 )
 from karat.evaluators.trajectory._calls import Calls, read_calls, read_reference, read_trajectory, storable
-from karat.evaluators.trajectory._pairing import Budget, pair_in_any_order
+from karat.evaluators.trajectory._pairing import ComparisonLimit, pair_in_any_order
 from karat.evaluators.trajectory._report import (
     LISTED,
     bounded,
@@ -286,7 +286,7 @@ class RedundantCallsEvaluator(Evaluator):
         earlier: dict[str, list[tuple[int, Any]]] = {}
         out: dict[int, int] = {}
         by_key: dict[Any, int] = {}
-        budget = Budget()
+        budget = ComparisonLimit()
         for position in range(len(calls)):
             name, arguments = calls.names[position], calls.arguments(position)
             if name in self.ignore_tools:

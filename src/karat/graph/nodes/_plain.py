@@ -26,7 +26,7 @@ from karat.graph.nodes._base import COMMON, Building, Node, Record, output_keys_
 from karat.serialization import canonical
 
 if TYPE_CHECKING:
-    from karat.graph._plan import Plan
+    from karat.graph._plan import GraphPlan
 
 LANGUAGE = (*COMMON, "lambda", "blocking")
 """Keys of a lambda node that are the language's; all others are its function's."""
@@ -267,7 +267,7 @@ class _Inside:
 class SubgraphNode(Node):
     """Runs a graph on the state of the record."""
 
-    def __init__(self, name: str, plan: Plan, outcome: object) -> None:
+    def __init__(self, name: str, plan: GraphPlan, outcome: object) -> None:
         super().__init__(name, plan.output_keys())
         self.plan = plan
         self.is_async = plan.is_async

@@ -96,6 +96,34 @@ CASES = {
         "import karat\n\nfor run in karat.experiment('e.yaml').runs:\n    reveal_type(run)\n",
         'Revealed type is "karat.store.handles.Run"',
     ),
+    "a misspelt parameter of a model is an error": (
+        "import karat\nkarat.models.get('openai:gpt-5', temprature=0)\n",
+        'Unexpected keyword argument "temprature"',
+    ),
+    "a misspelt method of a ranking is an error": (
+        "import karat\n\n\ndef f(a: karat.Run, b: karat.Run) -> None:\n"
+        "    karat.rank([a, b], metric='accuracy', method='elos')\n",
+        """expected "Literal['bradley_terry', 'elo']\"""",
+    ),
+    "a built evaluator is an Evaluator": (
+        "from karat.evaluators import build_evaluator\nreveal_type(build_evaluator('exact_match'))\n",
+        'Revealed type is "karat.evaluators._base.Evaluator"',
+    ),
+    "types of results can be named": (
+        "import karat\nfrom collections.abc import Iterator\n\n\n"
+        "def outcome() -> karat.Outcome:\n    return karat.experiment('e.yaml')\n\n\n"
+        "def rows(evaluation: karat.Evaluation) -> Iterator[karat.Row]:\n    yield from evaluation.rows()\n\n\n"
+        "def places(ranking: karat.Ranking) -> list[karat.Place]:\n    return list(ranking.places)\n\n\n"
+        "def found(comparison: karat.Comparison) -> list[karat.Difference]:\n"
+        "    return list(comparison.differences)\n\n\n"
+        "def gate(aggregation: karat.Aggregation) -> list[karat.ThresholdGate]:\n"
+        "    return karat.gate(aggregation, 'accuracy:0.8')\n\n\n"
+        "def stored(store: karat.Store) -> karat.StoredDataset | karat.Run | karat.Evaluation | karat.Aggregation:\n"
+        "    return store.get('x')\n\n\n"
+        "def listener(progress: karat.Progress) -> None: ...\n\n\n"
+        "shown: karat.Listener = listener\n",
+        "",
+    ),
 }
 
 
@@ -130,6 +158,10 @@ PYRIGHT_CASES = {
     "an aggregator may be a function": 'is "Aggregation"',
     "a subclass of Evaluator passes": "",
     "an experiment has runs": 'is "Run"',
+    "a misspelt parameter of a model is an error": 'No parameter named "temprature"',
+    "a misspelt method of a ranking is an error": "\"Literal['elos']\" is not assignable",
+    "a built evaluator is an Evaluator": 'is "Evaluator"',
+    "types of results can be named": "",
 }
 
 

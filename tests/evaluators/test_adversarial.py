@@ -168,7 +168,7 @@ def outcome(work: Any) -> Any:
 
 @pytest.mark.parametrize(("name", "params"), CONFIGURATIONS)
 def test_hostile_values_are_judged_or_refused(name: str, params: dict[str, Any]) -> None:
-    evaluator = build_evaluator(name, params)
+    evaluator: Any = build_evaluator(name, params)
     for title, value in VALUES.items():
         if name in SLOW and "huge" in title:
             continue
@@ -186,7 +186,7 @@ def test_hostile_values_are_judged_or_refused(name: str, params: dict[str, Any])
 
 @pytest.mark.parametrize("name", OWN)
 def test_awaited_it_says_the_same(name: str) -> None:
-    evaluator = build_evaluator(name, dict(evaluators.get(name).example["params"]))
+    evaluator: Any = build_evaluator(name, dict(evaluators.get(name).example["params"]))
 
     async def all_of_them() -> None:
         for title, value in VALUES.items():
@@ -205,7 +205,7 @@ def test_awaited_it_says_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_a_generator_is_judged_or_refused(name: str) -> None:
-    evaluator = build_evaluator(name, dict(evaluators.get(name).example["params"]))
+    evaluator: Any = build_evaluator(name, dict(evaluators.get(name).example["params"]))
     found = outcome(
         lambda: evaluator.evaluate(
             outputs=(each for each in CALLS["call"]), reference_outputs=(each for each in CALLS["call"])
@@ -219,7 +219,7 @@ def test_examples_are_left_as_they_were_and_judged_alike_every_time(name: str) -
     example = dict(evaluators.get(name).example)
     score, params = example.pop("score"), example.pop("params")
     before = copy.deepcopy((example, params))
-    evaluator = build_evaluator(name, params)
+    evaluator: Any = build_evaluator(name, params)
     first = evaluator.evaluate(**example)
     assert first.score == pytest.approx(score)
     assert first == evaluator.evaluate(**example) == asyncio.run(evaluator.evaluate_async(**example))

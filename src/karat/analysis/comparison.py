@@ -862,7 +862,7 @@ def is_binary(spec: EvaluatorSpec, scores: NDArray[np.float64]) -> bool:
 
 
 async def compare_async(
-    given: RunOrEvaluation | Sequence[RunOrEvaluation],
+    runs: RunOrEvaluation | Sequence[RunOrEvaluation],
     *more: RunOrEvaluation,
     evaluators: EvaluatorLike | Sequence[EvaluatorLike] | None = None,
     metrics: str | Sequence[str] | None = None,
@@ -889,14 +889,14 @@ async def compare_async(
     The comparison is stored as an aggregation (`comparison.id`). The same call returns it again until a run or an
     evaluation changes; `new=True` computes it again.
     """
-    things = [*as_list(given), *more]
+    things = [*as_list(runs), *more]
     the_store = store_of(store, things)
     how = read_options("compare", StageOptions, options, concurrency=concurrency, progress=progress)
     wanted = as_list(metrics)
     if evaluators is not None:
-        runs, _ = runs_and_evaluations(the_store, things)
+        compared, _ = runs_and_evaluations(the_store, things)
         made = await evaluate_async(
-            runs, evaluators, store=the_store, concurrency=concurrency, progress=progress, **options
+            compared, evaluators, store=the_store, concurrency=concurrency, progress=progress, **options
         )
         things = [made]
         if not wanted and fail_if_worse is None:

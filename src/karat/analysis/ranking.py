@@ -720,12 +720,12 @@ def _comparing(evaluations: Sequence[Evaluation], key: str, runs: set[str]) -> l
 
 
 async def rank_async(
-    given: RunOrEvaluation | Sequence[RunOrEvaluation] | None = None,
+    runs: RunOrEvaluation | Sequence[RunOrEvaluation] | None = None,
     *more: RunOrEvaluation,
     evaluator: EvaluatorLike | None = None,
     metric: str | None = None,
     amend: EvaluationLike | Sequence[EvaluationLike] | None = None,
-    method: str = "bradley_terry",
+    method: Method = "bradley_terry",
     ties: Ties = "half",
     prior: float = 1.0,
     margin: float = 0.0,
@@ -747,7 +747,7 @@ async def rank_async(
     The ranking is stored as an aggregation (`ranking.id`). The same call returns it again until a run or an
     evaluation changes; `new=True` computes it again.
     """
-    things, earlier = [*as_list(given), *more], as_list(amend)
+    things, earlier = [*as_list(runs), *more], as_list(amend)
     the_store = store_of(store, things, earlier)
     how = read_options("rank", StageOptions, options, concurrency=concurrency, progress=progress)
     key: str | None = None
@@ -757,14 +757,14 @@ async def rank_async(
         key = _comparing_key(the_store, things) if metric is None else None
         metric = None if metric is None else _scored_key(the_store, things, metric)
     else:
-        runs, _ = runs_and_evaluations(the_store, things) if things else ([], [])
+        compared, _ = runs_and_evaluations(the_store, things) if things else ([], [])
         compares = None if evaluator is None else comparing(evaluator)
         if compares is not None and (judge := PreparedEvaluator(0, compares)).kind == "single":
             raise RequestError(
                 f"{judge.key!r} judges single outputs: rank by its scores (--metric {judge.key})"
             )
         made = await evaluate_async(
-            runs,
+            compared,
             None if compares is None else [compares],
             amend=earlier or None,
             store=the_store,
@@ -802,22 +802,22 @@ rank = plain(rank_async)
 
 
 def plan_rank(
-    given: RunOrEvaluation | Sequence[RunOrEvaluation] | None = None,
+    runs: RunOrEvaluation | Sequence[RunOrEvaluation] | None = None,
     *more: RunOrEvaluation,
     evaluator: EvaluatorLike,
     amend: EvaluationLike | Sequence[EvaluationLike] | None = None,
     store: StoreLike | None = None,
 ) -> RankingPlan:
     """Which comparisons `rank` would make, how many are there, and what the missing ones would cost."""
-    things, earlier = [*as_list(given), *more], as_list(amend)
+    things, earlier = [*as_list(runs), *more], as_list(amend)
     the_store = store_of(store, things, earlier)
-    runs, _ = runs_and_evaluations(the_store, [*earlier, *things])
-    if len(runs) < 2:
+    compared, _ = runs_and_evaluations(the_store, [*earlier, *things])
+    if len(compared) < 2:
         raise RequestError("a ranking needs two runs or more: karat rank RUN RUN")
     judge = PreparedEvaluator(0, comparing(evaluator))
     if judge.kind != "pair":
         raise RequestError(f"{judge.key!r} does not compare two outputs, so it has no comparisons to plan")
-    return plan_ranking(the_store, runs, judge.key, judge.spec.fingerprint, both_orders=judge.both_orders)
+    return plan_ranking(the_store, compared, judge.key, judge.spec.fingerprint, both_orders=judge.both_orders)
 
 
 def comparing(evaluator: EvaluatorLike) -> Any:

@@ -540,7 +540,7 @@ def build_evaluator(
     bounds: Bounds | None = None,
     higher_is_better: bool | None = None,
     pass_fail: bool | None = None,
-) -> Any:
+) -> Evaluator:
     """Build an evaluator from its name and parameters; raises RequestError for a parameter it does not take.
 
     `bounds`, `higher_is_better` and `pass_fail` override what the evaluator declares.
@@ -557,7 +557,7 @@ def build_evaluator(
         raise RequestError(f"evaluator {name!r}: key must be text, the name of its results, not {key!r}")
     declared = _declared(name, bounds, higher_is_better, pass_fail)
     part = evaluators.get(name)
-    evaluator = _construct(part, name, dict(params or {}), key)
+    evaluator: Evaluator = _construct(part, name, dict(params or {}), key)
     for attribute, value in {**evaluators.declared.get(name, {}), **declared}.items():
         setattr(evaluator, attribute, value)
     return evaluator

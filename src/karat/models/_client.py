@@ -22,6 +22,7 @@ from karat.models._failures import Attempt, BrokenBody, ParameterRefused, one_li
 from karat.models._messages import (
     CallOptions,
     Messages,
+    Parameters,
     Reply,
     Request,
     check_parameters,
@@ -52,7 +53,7 @@ def get(
     *,
     role: Literal["task", "judge"] = "task",
     api: Literal["chat", "responses", "anthropic"] | None = None,
-    **parameters: Any,
+    **parameters: Unpack[Parameters],
 ) -> Model:
     """The model a spec names; without one, the default of the role.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import math
 import re
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 
@@ -191,7 +192,8 @@ def _media_type(kind: str, content: bytes) -> str | None:
 Messages = str | Sequence[Mapping[str, Any]]
 """One user message, or a conversation in the shape of OpenAI's chat completions."""
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+EFFORTS = typing.get_args(Effort)
 
 ROLES = ("assistant", "developer", "system", "tool", "user")
 
@@ -370,19 +372,17 @@ def _secret_in(value: Any) -> str | None:
     return None
 
 
-class CallOptions(TypedDict, total=False):
-    """The options of a call. None means the value in the model's `parameters`, if there is one."""
+class Parameters(TypedDict, total=False):
+    """The parameters of a model, and options of a call. None means the model's own value, if there is one."""
 
     temperature: float | None
     max_tokens: int | None
-    effort: str | None
+    effort: Effort | None
     """How much the model thinks first: none, minimal, low, medium, high, xhigh or max."""
     seed: int | None
     stop: str | Sequence[str] | None
     tools: Sequence[Mapping[str, Any]] | None
     tool_choice: Any
-    schema: Any
-    """A JSON Schema or a pydantic model that the answer has to fit."""
     n: int | None
     logprobs: bool | int | None
     """Whether the probability of each token is wanted; a number also asks for so many alternatives."""
@@ -392,6 +392,13 @@ class CallOptions(TypedDict, total=False):
     """Whether examples may share an answer: by default only at temperature 0."""
     extra: Mapping[str, Any] | None
     """Fields that are added to the request body unchanged."""
+
+
+class CallOptions(Parameters, total=False):
+    """The options of a call."""
+
+    schema: Any
+    """A JSON Schema or a pydantic model that the answer has to fit."""
 
 
 PARAMETERS = (

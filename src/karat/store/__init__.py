@@ -9,13 +9,16 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_you_mean, nearest
 from karat.registry import Registry
 from karat.store.backend import OK, Backend, HeaderRow, NoStoreYet
 from karat.store.run_labels import check_labels
+
+if TYPE_CHECKING:
+    from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 
 DEFAULT_URL = "sqlite:///karat.db"
 
@@ -50,7 +53,7 @@ class Store:
         place = [] if _is_default(self.url) else ["--store", self.url]
         return shlex.join(["karat", *words, *place])
 
-    def get(self, id: str) -> Any:
+    def get(self, id: str) -> StoredDataset | Run | Evaluation | Aggregation:
         """By id, by label, by a unique prefix of an id, or `latest`; a dataset also by its name.
 
         A label that things of several kinds have means the run, else the evaluation, the aggregation, the dataset.

@@ -241,8 +241,8 @@ class LabelState:
         if not state.n and self.unlabelled:
             keys = f" (golden_key {reading.golden_key!r}, predicted_key {reading.predicted_key!r})"
             raise ValueError(
-                f"these results have no labels{keys if reading.named else ''}: the evaluator must put golden and predicted"
-                " into its metadata, as unit:exact_match does"
+                f"these results have no labels{keys if reading.named else ''}: the evaluator must put golden and"
+                " predicted into its metadata, as unit:exact_match does"
             )
         if len(state.labels()) > MOST_CLASSES:
             raise ValueError(

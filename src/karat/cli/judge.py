@@ -486,7 +486,8 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
     import msgspec
 
     from karat.analysis.judges import compare_evaluators, compare_judges
-    from karat.formatting import Block, Details, Paragraph, Table, plural
+    from karat.errors import plural
+    from karat.formatting import Block, Details, Paragraph, Table
     from karat.store import open_existing
 
     judges = _judges(given.judge)

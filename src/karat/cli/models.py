@@ -18,7 +18,8 @@ from typing import Any
 
 from karat.cli.parser import Parser, UsageError, positive
 from karat.cli.terminal import Terminal
-from karat.formatting import Block, Details, Heading, Paragraph, Table, plural
+from karat.errors import plural
+from karat.formatting import Block, Details, Heading, Paragraph, Table
 
 ACTIONS = ("stats", "clear")
 DAY = 86_400

@@ -38,7 +38,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.analysis.summary import summarise
     from karat.cli.outcome import latest_notice
     from karat.datasets.writers import write_whole
-    from karat.formatting import clean, plural
+    from karat.errors import plural
+    from karat.formatting import clean
     from karat.reporting.html_report import html_report
     from karat.reporting.rendering import FORMATS as ENDINGS
     from karat.reporting.rendering import render, summary_blocks

@@ -275,7 +275,7 @@ class Dataset:
             yield _decode_example(data)
 
     def __repr__(self) -> str:
-        from karat.formatting import plural
+        from karat.errors import plural
 
         skipped = f", {plural(self.skipped_count, 'row')} skipped" if self.skipped_count else ""
         return f"<Dataset {self.name!r}, {plural(self.count, 'example')}{skipped}, {self.id}>"

@@ -492,9 +492,7 @@ def alternatives(name: str, value: object) -> int | None:
     if isinstance(value, bool):
         return 0 if value else None
     if not isinstance(value, Integral) or not 0 <= int(value) <= 20:
-        raise RequestError(
-            f"{name} is {clip(value)}: it must be true, or a number of alternatives up to 20"
-        )
+        raise RequestError(f"{name} is {clip(value)}: it must be true, or a number of alternatives up to 20")
     return int(value)
 
 
@@ -522,9 +520,7 @@ def tool_list(name: str, value: object) -> list[dict[str, Any]]:
 def choice_of_tool(name: str, value: object) -> Any:
     """Whether a tool is to be called, and which."""
     if not isinstance(value, (str, Mapping)):
-        raise RequestError(
-            f"{name} is {clip(value)}: it must be auto, none, required or {{type, function}}"
-        )
+        raise RequestError(f"{name} is {clip(value)}: it must be auto, none, required or {{type, function}}")
     return value
 
 

@@ -15,7 +15,7 @@ from karat.analysis.latency import seconds_text
 from karat.analysis.ranking import Ranking, ranking_blocks
 from karat.analysis.summary import Metric, RunSummary, Summary
 from karat.datasets.writers import ANY, record_writer
-from karat.errors import RequestError
+from karat.errors import RequestError, plural
 from karat.formatting import (
     Block,
     Heading,
@@ -31,7 +31,6 @@ from karat.formatting import (
     matrix_table,
     number,
     percent,
-    plural,
 )
 from karat.records import Estimate, Usage, group_text, interval_text
 from karat.serialization import prepared

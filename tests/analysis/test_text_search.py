@@ -126,6 +126,8 @@ class World:
                     cells = cells_of_result(judged, 0.0, 0.0, None)
                     item = f"{place}.0.{attempt}"
                     results.append(StoredRow(position, item, 1, _status(judged), None, encode(result), cells))
+        counts = Counts(ok=len(results), pending=2 * COUNT * attempts - len(results))
+        made = msgspec.structs.replace(made, counts=counts)
         self._write(self.store.evaluations, made, [header.id], results)
         return self.store.runs.get(header.id)
 

@@ -183,9 +183,7 @@ def test_of_the_same_try_twice_the_first_commit_counts(store: Store) -> None:
         number, [StoredRow(5, "1", 2, 1, None, b"{}", second), StoredRow(5, "10", 1, 0, None, b"{}", first)]
     )
     store.backend.append(number, [StoredRow(5, "2", 1, 0, None, b"{}", first)])
-    handle: Any = type(
-        "Handle", (), {"store": store, "number": number, "kind": "run", "id": "run-0000000001"}
-    )
+    handle: Any = store.runs.get("run-0000000001")
     columns = load_columns(handle)
     assert columns.positions.tolist() == [4, 5, 5, 5]
     assert [columns.items[code].attempt for code in columns.codes] == [1, 1, 2, 10]

@@ -174,7 +174,7 @@ def _rows(handle: Rows, positions: Sequence[int] | None) -> Iterator[Row]:
 def _examples_at(data: StoredDataset, positions: Sequence[int]) -> Iterator[Example]:
     decode = RecordDecoder(Example).decode
     for start in range(0, len(positions), POSITIONS_AT_ONCE):
-        for row in data.store.backend.scan_at(data.number, positions[start : start + POSITIONS_AT_ONCE]):
+        for row in data.scan_at(positions[start : start + POSITIONS_AT_ONCE]):
             yield decode(row.payload)
 
 

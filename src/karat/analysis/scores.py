@@ -718,5 +718,5 @@ def cluster_labels(store: Store, datasets: Sequence[str], field: str) -> dict[st
 
 def example_at(store: Store, dataset: str, position: int) -> Example | None:
     """The example at a position of a dataset."""
-    rows = store.backend.scan(store.datasets.get(dataset).number, position, position + 1)
+    rows = store.datasets.get(dataset).scan(position, position + 1)
     return RecordDecoder(Example).decode(rows[0].payload) if rows else None

@@ -51,7 +51,7 @@ from karat.records import (
 )
 from karat.serialization import encode, prepared
 from karat.store.backend import RecordDecoder
-from karat.store.handles import Aggregation, Chunks, Evaluation, StoredDataset
+from karat.store.handles import Aggregation, Chunks, Evaluation, StoredDataset, check_complete
 from karat.store.repositories import count_items, latest, result_decoder
 from karat.sync import plain
 
@@ -278,6 +278,8 @@ class _AggregationStage:
                 progress.done = stop - first
                 if listen is not None:
                     listen(progress)
+            for evaluation in members:
+                check_complete(evaluation, self._rows[evaluation.header.id])
         return self.finish()
 
     def _fold_chunk(
@@ -291,7 +293,7 @@ class _AggregationStage:
         stop: int,
     ) -> None:
         results = self._results(members, chunks, start, stop)
-        rows = chunks.saw(self.store.backend.scan(data.number, start, stop))
+        rows = chunks.saw(data.scan(start, stop))
         described = _described.decode_all([row.payload for row in rows])
         examples = [(row.position, example) for row, example in zip(rows, described, strict=True)]
         for key, targets in self.targets.items():

@@ -30,7 +30,7 @@ from karat.keys import Decision, Wanted, content_hash, fingerprint, result_item,
 from karat.records import FORMAT, EvaluationHeader, Example, ItemResult, Ok, Output, groups_of
 from karat.store import Store
 from karat.store.backend import FAILED, REUSED, SKIPPED, Backend, Mark, StoredRow
-from karat.store.handles import Chunks, Evaluation, Run, StoredDataset
+from karat.store.handles import Chunks, Evaluation, Run, StoredDataset, check_complete
 from karat.store.lease import Held
 from karat.store.repositories import example_decoder, latest, output_decoder, result_decoder
 from karat.sync import plain
@@ -348,15 +348,17 @@ class _Phases:
         fresh = self._stage.action == "create"
         together = [(each, pairing.groups[each.index]) for each in evaluators]
         reuse = any(each.reuse for each in evaluators)
-        chunks = Chunks(pairing.first, pairing.last)
+        chunks, read = Chunks(pairing.first, pairing.last), [0] * len(pairing.runs)
         for start, stop in chunks:
             self._stage.lease.check()
             found = () if fresh else self._backend.marks(self._stage.handle.number, start, stop)
             marks = {(mark.position, mark.item): mark for mark in found}
             stored = [chunks.saw(self._backend.scan(run.number, start, stop)) for run in pairing.runs]
             outputs = [_outputs_of(rows) for rows in stored]
+            for place, each in enumerate(outputs):
+                read[place] += sum(map(len, each.values()))
             chunk: list[Judgment] = []
-            rows = chunks.saw(self._backend.scan(pairing.data.number, start, stop))
+            rows = chunks.saw(pairing.data.scan(start, stop))
             examples = example_decoder.decode_all([row.payload for row in rows])
             for row, example in zip(rows, examples, strict=True):
                 position = row.position
@@ -366,6 +368,8 @@ class _Phases:
                         for these in _shared([outputs[index].get(position) for index in group]):
                             self._add(chunk, evaluator, position, example, group, these, marks, hashes)
             yield chunk
+        for run, found_here in zip(pairing.runs, read, strict=True):
+            check_complete(run, found_here)
 
     def _add(
         self,

@@ -36,7 +36,7 @@ from karat.stats._proportions import with_bounds
 from karat.store import Store
 from karat.store.backend import NOT_APPLICABLE, OK, StoredRow
 from karat.store.columns import cells_of_result
-from karat.store.handles import Chunks, Evaluation
+from karat.store.handles import Chunks, Evaluation, check_complete
 from karat.store.lease import Held
 from karat.store.repositories import latest, result_decoder
 
@@ -191,10 +191,12 @@ def _places(judged: Evaluation) -> tuple[dict[str, int], set[LabelledItem]]:
 def results_of(evaluation: Evaluation) -> Iterator[tuple[int, ItemResult]]:
     """`(position, result)` of the current try of every item, in dataset order."""
     backend = evaluation.store.backend
-    chunks = Chunks(0, backend.extent(evaluation.number))
+    chunks, found = Chunks(0, backend.extent(evaluation.number)), 0
     for start, stop in chunks:
         for row in latest(chunks.saw(backend.scan(evaluation.number, start, stop))):
+            found += 1
             yield row.position, result_decoder.decode(row.payload)
+    check_complete(evaluation, found)
 
 
 def _rows(

@@ -147,7 +147,7 @@ def _units(task: Task, data: StoredDataset, run: Run) -> Iterator[int]:
     selected = run.selection(len(data))
     chunks = Chunks(selected.start, selected.stop)
     for start, stop in chunks:
-        for row in chunks.saw(run.store.backend.scan(data.number, start, stop)):
+        for row in chunks.saw(data.scan(start, stop)):
             yield len(task.units(example_decoder.decode(row.payload)))
 
 
@@ -388,7 +388,7 @@ class _RunWork:
         for start, stop in chunks:
             self.stage.lease.check()
             marks = {} if fresh else _by_item(backend.marks(self.run.number, start, stop))
-            rows = chunks.saw(backend.scan(self.data.number, start, stop))
+            rows = chunks.saw(self.data.scan(start, stop))
             for row, example in zip(rows, decode_all([row.payload for row in rows]), strict=True):
                 for attempt in attempts:
                     if attempt > 1:  # a task may change what it is given

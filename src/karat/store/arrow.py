@@ -296,9 +296,9 @@ def example_batches(dataset: StoredDataset) -> Iterator[Batch]:
     """The examples of a dataset, some thousands at a time."""
     from karat.store.handles import Chunks
 
-    backend, chunks, waiting = dataset.store.backend, Chunks(0, len(dataset)), _Waiting(0)
+    chunks, waiting = Chunks(0, len(dataset)), _Waiting(0)
     for start, stop in chunks:
-        waiting.examples += chunks.saw(backend.scan(dataset.number, start, stop))
+        waiting.examples += chunks.saw(dataset.scan(start, stop))
         if waiting.is_full():
             yield _examples(waiting.examples)
             waiting = _Waiting(0)
@@ -502,25 +502,36 @@ class _Reader:
 
     def batches(self) -> Iterator[Batch]:
         """Yield the rows, in dataset order."""
-        from karat.store.handles import Chunks
+        from karat.store.handles import Chunks, check_complete
 
         backend = self._data.store.backend
+        handles: list[Run | Evaluation] = [
+            *self._runs,
+            *([self._evaluation] if self._evaluation is not None else []),
+        ]
+        read = {each.id: 0 for each in handles}
         chunks = Chunks(
             min(each.start for each in self._selections), max(each.stop for each in self._selections)
         )
         waiting = _Waiting(len(self._runs))
         for start, stop in chunks:
             for run, outputs in zip(self._runs, waiting.outputs, strict=True):
+                before = len(outputs)
                 outputs += latest(chunks.saw(backend.scan(run.number, start, stop)))
+                read[run.id] += len(outputs) - before
             if self._evaluation is not None:
                 found = chunks.saw(backend.scan(self._evaluation.number, start, stop))
+                before = len(waiting.results)
                 waiting.results += latest(found)
-            waiting.examples += chunks.saw(backend.scan(self._data.number, start, stop))
+                read[self._evaluation.id] += len(waiting.results) - before
+            waiting.examples += chunks.saw(self._data.scan(start, stop))
             if waiting.is_full():
                 yield from self._batch(waiting)
                 waiting = _Waiting(len(self._runs))
         if waiting.examples:
             yield from self._batch(waiting)
+        for handle in handles:
+            check_complete(handle, read[handle.id])
 
     def _batch(self, waiting: _Waiting) -> Iterator[Batch]:
         """The rows of some examples; nothing where they have none."""

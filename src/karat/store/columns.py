@@ -688,7 +688,7 @@ def _loaded(
                 capacity //= max(1, len(header.evaluators) * len(header.runs))
             while True:
                 try:
-                    segments = backend.segments(handle.number)
+                    segments = _all_of(handle, backend.segments(handle.number))
                     return _assembled(handle.kind, segments, capacity, fields, last, only, statuses)
                 except _Joined:
                     continue
@@ -756,8 +756,9 @@ class StatusCounts:
 def _read_segments(
     handle: Run | Evaluation, report: Report | None = None
 ) -> Iterator[tuple[int, int, bytes]]:
-    from karat.store.handles import Chunks
+    from karat.store.handles import Chunks, check_complete
 
+    found = 0
     backend, read = handle.store.backend, cell_reader(handle.kind)
     extent = backend.extent(handle.number)
     chunks = Chunks(0, extent)
@@ -771,7 +772,22 @@ def _read_segments(
             number += 1
             stored = {item: item for item in sorted(set(items))}
             packed = _pack_fields(positions, items, tries, statuses, read(payloads), stored)
+            found += len(positions)
             yield number, len(positions), packed
+    check_complete(handle, found)
+
+
+def _all_of(
+    handle: Run | Evaluation, segments: Iterable[tuple[int, int, bytes]]
+) -> Iterator[tuple[int, int, bytes]]:
+    """The segments; raises StoreError at their end where some are missing."""
+    from karat.store.handles import check_complete
+
+    found = 0
+    for segment in segments:
+        found += segment[1]
+        yield segment
+    check_complete(handle, found)
 
 
 class _Assembly:

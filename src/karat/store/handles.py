@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from karat.errors import plural
+from karat.errors import StoreError, plural
 from karat.formatting import (
     MOST_NUMBERS,
     Block,
@@ -142,8 +142,25 @@ class StoredDataset(Tabular):
         chunks = Chunks(0, self.header.count)
         for start, stop in chunks:
             payloads = self.store.backend.scan_fields(self.number, start, stop).payloads
+            self._check(len(payloads), stop - start)
             chunks.saw_bytes(sum(map(len, payloads)))
             yield payloads
+
+    def scan(self, start: int, stop: int) -> list[Row]:
+        """The records of the examples in a range of positions; raises StoreError where one of them is missing."""
+        rows = self.store.backend.scan(self.number, start, stop)
+        self._check(len(rows), min(stop, self.header.count) - start)
+        return rows
+
+    def scan_at(self, positions: Sequence[int]) -> list[Row]:
+        """The same, of the examples at some positions."""
+        rows = self.store.backend.scan_at(self.number, positions)
+        self._check(len(rows), len({each for each in positions if 0 <= each < self.header.count}))
+        return rows
+
+    def _check(self, found: int, expected: int) -> None:
+        if found < expected:
+            raise _incomplete(self, f"{expected - found:,} examples are missing")
 
     def to_dict(self) -> dict[str, Any]:
         """All fields of its header."""
@@ -170,6 +187,27 @@ SHOWN = 10
 
 def _more(total: int) -> list[Block]:
     return [Paragraph(f"and {total - SHOWN:,} more")] if total > SHOWN else []
+
+
+def check_complete(handle: Run | Evaluation, found: int) -> None:
+    """Raise StoreError where a scan of all records found fewer items than the header of something finished states.
+
+    A flipped bit in an inner page of a database hides records without an error.
+    """
+    header = handle.header
+    stated = header.counts.total - header.counts.pending
+    if found < stated and header.finished is not None:
+        raise _incomplete(handle, f"{found:,} of its {stated:,} records can be read")
+
+
+def _incomplete(handle: StoredDataset | Run | Evaluation, what: str) -> StoreError:
+    backend = handle.store.backend
+    if backend.header(handle.number) is None:
+        return StoreError(f"{handle.id} was removed from {backend.url} while it was read")
+    return StoreError(
+        f"{handle.id} in {backend.url} is damaged: {what}; restore the store from a copy"
+        " (karat doctor --store lists the damage)"
+    )
 
 
 class _Identified(msgspec.Struct):
@@ -266,7 +304,7 @@ class Run(_Handle):
     def outputs(self, *, history: bool = False) -> Iterator[Output]:
         """The current output of every item in dataset order; with `history`, all tries."""
         decode = RecordDecoder(Output).decode
-        yield from _records(self.store, self.number, decode, history)
+        yield from _records(self, decode, history)
 
     records = outputs
 
@@ -303,7 +341,7 @@ class Evaluation(_Handle):
     def results(self, *, history: bool = False) -> Iterator[ItemResult]:
         """The current result of every item in dataset order; with `history`, all tries."""
         decode = RecordDecoder(ItemResult).decode
-        yield from _records(self.store, self.number, decode, history)
+        yield from _records(self, decode, history)
 
     records = results
 
@@ -363,9 +401,12 @@ class Aggregation(_Handle):
         return aggregation_blocks(self.header, labels, self.store.command, most, lower)
 
 
-def _records(store: Store, number: int, decode: Callable[[bytes], Any], history: bool) -> Iterator[Any]:
-    chunks = Chunks(0, store.backend.extent(number))
+def _records(handle: Run | Evaluation, decode: Callable[[bytes], Any], history: bool) -> Iterator[Any]:
+    backend, number, found = handle.store.backend, handle.number, 0
+    chunks = Chunks(0, backend.extent(number))
     for start, stop in chunks:
-        rows = chunks.saw(store.backend.scan(number, start, stop))
+        rows = chunks.saw(backend.scan(number, start, stop))
         for row in rows if history else latest(rows):
+            found += 1
             yield decode(row.payload)
+    check_complete(handle, found)

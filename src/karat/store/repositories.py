@@ -41,7 +41,7 @@ from karat.store.backend import (
     latest,
 )
 from karat.store.columns import with_cells
-from karat.store.handles import Aggregation, Chunks, Evaluation, Run, StoredDataset
+from karat.store.handles import Aggregation, Chunks, Evaluation, Run, StoredDataset, check_complete
 from karat.store.lease import Held, holder_of, let_go, taking_lease
 from karat.store.run_labels import check_labels
 
@@ -517,12 +517,15 @@ def copy_header(source: Store, target: Store, id: str) -> None:
             assert inserted is not None
             number, held = inserted, Held(target.backend, inserted, lease)
     try:
-        chunks = Chunks(0, source.backend.extent(header.number))
+        chunks, found = Chunks(0, source.backend.extent(header.number)), 0
         for start, stop in chunks:
             held.check()
             rows = chunks.saw(source.backend.scan(header.number, start, stop))
+            found += len(rows)
             if rows:
                 target.backend.append(number, with_cells(header.kind, rows), held.owner)
+        if header.kind != "aggregation":
+            check_complete(source.get(id), found)
         target.backend.update_header(number, header.payload, header.finished, held.owner)
     finally:
         held.release()

@@ -223,7 +223,7 @@ def rows_at(
                 if source is not None and source.id == evaluation.id and result.runs == (run.id,):
                     place = (row.position, result.attempt, result.unit)
                     judged.setdefault(place, {})[result.key] = judged_of(result)
-        for row in backend.scan_at(data.number, some):
+        for row in data.scan_at(some):
             position, example = row.position, decode_example(row.payload)
             reader.select({run.id: position in selection})
             for made in reader.rows(example, run, outputs.get(position, [])):
@@ -281,8 +281,9 @@ class _Reader:
         self, positions: Collection[int] | None = None
     ) -> Iterator[tuple[int, Example, list[list[Output]]]]:
         """Each example that a run selects, or each of these positions, with the current outputs of each run."""
-        from karat.store.handles import Chunks
+        from karat.store.handles import Chunks, check_complete
 
+        read = dict.fromkeys([each.id for each in (*self.runs, *self.evaluations)], 0)
         data = self.runs[0].dataset
         backend = data.store.backend
         decode_example = RecordDecoder(Example).decode
@@ -296,18 +297,26 @@ class _Reader:
                 found: dict[int, list[Output]] = {}
                 for row in latest(chunks.saw(backend.scan(run.number, start, stop))):
                     found.setdefault(row.position, []).append(decode_output(row.payload))
+                    read[run.id] += 1
                 outputs.append(found)
             self._results = {}
             for evaluation in self.evaluations:
                 for row in latest(chunks.saw(backend.scan(evaluation.number, start, stop))):
                     found_here = self._results.setdefault(row.position, [])
                     found_here.append((evaluation.id, decode_result(row.payload)))
-            for row in chunks.saw(backend.scan(data.number, start, stop)):
+                    read[evaluation.id] += 1
+            for row in chunks.saw(data.scan(start, stop)):
                 here = [found.get(row.position, []) for found in outputs]
                 self.select(
                     {run.id: row.position in each for run, each in zip(self.runs, selections, strict=True)}
                 )
                 yield row.position, decode_example(row.payload), here
+        if positions is None:
+            handles: list[Run | Evaluation] = [*self.runs, *self.evaluations]
+            for handle in handles:
+                # Of an evaluation of other runs too, not all examples were read.
+                if read.keys() >= set(getattr(handle.header, "runs", ())):
+                    check_complete(handle, read[handle.id])
 
     def select(self, selected: dict[str, bool]) -> None:
         """Set which runs select the example whose rows come next."""

@@ -482,8 +482,15 @@ class SqlBackend:
         return rows[0] if rows else None
 
     def _header_rows(self, where: str, parameters: Sequence[Any]) -> list[HeaderRow]:
-        rows = self._read(f"SELECT {_HEADER} FROM karat_headers {where}", parameters)  # noqa: S608 - no value in it
-        return [HeaderRow._make(row) for row in rows]
+        columns = f"{_HEADER}, {self._checksum}"
+        rows = self._read(f"SELECT {columns} FROM karat_headers {where}", parameters)  # noqa: S608 - no value in it
+        for *_, id, _, _, _, payload, expected in rows:
+            if expected is not None and not _is_sound(payload, expected):
+                raise StoreError(
+                    f"the header of {id} in {self.url} has damaged content: restore the store from a copy"
+                    " (karat doctor --store lists the damage)"
+                )
+        return [HeaderRow._make(row[:-1]) for row in rows]
 
     def links(self, *, child: str | None = None, parent: str | None = None) -> list[str]:
         if child is not None:

@@ -366,7 +366,7 @@ def item_of(
     backend, data = run.store.backend, run.dataset
     if position not in run.selection(len(data)):
         raise UnknownName(f"the run has no example at position {position}")
-    (row,) = backend.scan(data.number, position, position + 1)
+    (row,) = data.scan(position, position + 1)
     outputs = [
         output_decoder.decode(each.payload) for each in backend.scan(run.number, position, position + 1)
     ]

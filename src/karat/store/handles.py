@@ -146,13 +146,13 @@ class StoredDataset(Tabular):
             chunks.saw_bytes(sum(map(len, payloads)))
             yield payloads
 
-    def scan(self, start: int, stop: int) -> list[Row]:
+    def scan(self, start: int, stop: int) -> list[StoredRow]:
         """The records of the examples in a range of positions; raises StoreError where one of them is missing."""
         rows = self.store.backend.scan(self.number, start, stop)
         self._check(len(rows), min(stop, self.header.count) - start)
         return rows
 
-    def scan_at(self, positions: Sequence[int]) -> list[Row]:
+    def scan_at(self, positions: Sequence[int]) -> list[StoredRow]:
         """The same, of the examples at some positions."""
         rows = self.store.backend.scan_at(self.number, positions)
         self._check(len(rows), len({each for each in positions if 0 <= each < self.header.count}))

@@ -524,8 +524,9 @@ def copy_header(source: Store, target: Store, id: str) -> None:
             found += len(rows)
             if rows:
                 target.backend.append(number, with_cells(header.kind, rows), held.owner)
-        if header.kind != "aggregation":
-            check_complete(source.get(id), found)
+        copied = source.get(id)
+        if isinstance(copied, (Run, Evaluation)):
+            check_complete(copied, found)
         target.backend.update_header(number, header.payload, header.finished, held.owner)
     finally:
         held.release()

@@ -34,6 +34,7 @@ class ConfigError(RequestError):
 
     def __init__(self, problems: Iterable[str], where: str = "") -> None:
         self.problems = list(problems)
+        self.where = where
         head = f"{where}: " if where else ""
         if len(self.problems) == 1:
             super().__init__(head + self.problems[0])

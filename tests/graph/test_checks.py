@@ -6,6 +6,7 @@ import pytest
 
 from karat.errors import ConfigError
 from karat.graph import load_task
+from tests.graph.yaml_parts import filled
 
 BROKEN = """\
 data_config:
@@ -115,12 +116,52 @@ CASES = [
     "data_config: {}\n",
     graph(const("a"), edges("from: START, to: a", "from: a, condition: '', path_map: {x: END}")),
     graph(const("a"), edges("from: START, condition: '  '")),
+    asking("prompt: [{user: hi}], pre_process: ''"),
+    asking("prompt: [{user: hi}], inject_system_messages: [true, code, {1: stop}]", kind="agent"),
+    asking("prompt: [{user: hi}]", "name: x@http://127.0.0.1:9/v1, structured_output: {}"),
+    asking("prompt: [{user: hi}], structured_output: {schema: {}}"),
+    asking("prompt: [{user: hi}], structured_output: {schema: {fields: {}}}"),
+    graph(const("a"), rest="output_config: {output_map: {a: {from: a}, both: {from: null}}}\n"),
+    graph(const("a"), rest="output_config: {generator: ''}\n"),
+    graph(const("a"), rest="output_config: {output_map: {b: {from: bothh}}}\n"),
+    filled("graph_config: {nodes: {metrics: JUDGING}}\ngraph_post_process: [ACCURACY]\n").replace(
+        "{name: accuracy, params: {key: text}", "{name: accuracy, params: {key: nope}"
+    ),
+    filled("graph_config: {nodes: {metrics: JUDGING}}\ngraph_post_process: [ACCURACY]\n").replace(
+        "{name: accuracy, params: {key: text}",
+        "{name: f1_score, params: {predicted_key: text, golden_key: null}",
+    ),
 ]
 
 
 @pytest.mark.parametrize("text", CASES)
 def test_what_is_wrong_is_reported(project, text, says):
     says(*problems(project, text))
+
+
+INNER = "    inner: {node_type: weighted_sampler, attributes: {x: {values: [1]}}}\n"
+
+
+@pytest.mark.parametrize("inner", [graph(INNER), INNER.replace("    inner", "inner")])
+def test_what_changes_in_a_subgraph_is_a_mapping_of_keys(project, inner, says):
+    project.write("s/graph_config.yaml", inner)
+    outer = one("node_type: subgraph, subgraph: ../s, node_config_map: {inner: CHANGE}")
+    says(*problems(project, outer.replace("CHANGE", '"x"')))
+    project.write("t/graph_config.yaml", outer.replace("CHANGE", "{attributes: {x: {values: [2]}}}"))
+    [drawn] = load_task("t").plan.nodes["a"].plan.nodes.values()  # type: ignore[attr-defined]
+    assert drawn.attributes["x"][0] == [2]  # type: ignore[attr-defined]
+
+
+def test_what_is_wrong_in_a_subgraph_is_reported_with_its_file(project, says):
+    inner = graph(
+        const("b") + "".join("\n" for _ in range(5)) + const("c"), edges("from: START, to: [b, cc]")
+    )
+    project.write("s/graph_config.yaml", inner.replace("values", "valus"))
+    found = problems(project, one("node_type: subgraph, subgraph: ../s"))
+    assert len(found) > 2
+    assert all(each.startswith("line 3: graph_config.nodes.a.subgraph: /") for each in found)
+    assert all("s/graph_config.yaml, line " in each for each in found)
+    says(*found)
 
 
 def test_what_is_wrong_with_the_whole_graph_is_reported_beside_a_mistyped_edge_and_a_broken_node(

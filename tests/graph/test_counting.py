@@ -120,7 +120,7 @@ def test_a_record_that_one_metric_judged_and_another_did_not_is_evaluated():
 
 
 def test_a_record_that_a_generator_left_out_is_not_applicable_in_the_store_and_skipped_in_the_report(
-    project, task
+    project, task, says
 ):
     project.write(
         "t/graph_config.yaml", GRAPH.replace("output_map:", "generator: code.Judged\n  output_map:")
@@ -130,10 +130,31 @@ class Judged:
     def generate(self, state):
         return {"exact_match": state["exact_match"]} if "exact_match" in state else None
 """)  # fmt: skip
-    report, evaluation, aggregation, _, _ = stages(project.folder)
+    report, evaluation, aggregation, _, written = stages(project.folder)
+    assert written.left_out == 1
+    says(*written.notes)
     assert report["evaluation_summary"]["skipped_records"] == evaluation.counts.not_applicable == 1
     assert report["evaluation_summary"]["status"] == evaluation.status == "success"
     assert aggregation.estimates.get(evaluator="exact_match", aggregator="accuracy").of == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_records_that_a_generator_left_out_are_counted_without_a_report_too(
+    project, task, capsys, count, says
+):
+    graph = GRAPH[: GRAPH.index("graph_post_process:")].replace(
+        "output_map:", "generator: code.Some\n  output_map:"
+    )
+    project.write("t/graph_config.yaml", graph)
+    project.write("t/code.py", CODE + f"""
+class Some:
+    def generate(self, state):
+        return None if state["id"] in "ab"[:{count}] else {{"id": state["id"]}}
+""")  # fmt: skip
+    assert main(["run", "t", "--output_dir", "out", "--store", "memory://", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["left_out"] == count
+    says(*[line for line in captured.err.splitlines() if "left out" in line])
 
 
 def test_where_all_records_failed_the_report_is_partial_as_the_run_is(project, task, says):

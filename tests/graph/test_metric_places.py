@@ -65,10 +65,18 @@ def test_metrics_beside_other_tasks_are_not(project):
         project.run("eval/t")
 
 
+def test_a_name_like_no_other_is_reported_with_where_metrics_are_looked_for(project, says):
+    project.write("t/graph_config.yaml", TASK.replace("NAME", "zzzzzzzz"))
+    with pytest.raises(ConfigError) as caught:
+        project.run("t")
+    says(*caught.value.problems)
+
+
+@pytest.mark.parametrize("package", ["sygra", "karat"])
 @pytest.mark.parametrize("task", ["t", "tasks/eval/t"])
-def test_metrics_in_a_tree_like_sygras_are_found(project, task):
+def test_metrics_in_a_tree_like_sygras_are_found(project, task, package):
     name = f"mine_{uuid.uuid4().hex}"  # registries are the process's
-    folder = "sygra/core/eval/metrics"
+    folder = f"{package}/core/eval/metrics"
     project.write(f"{folder}/unit_metrics/my_custom_metric.py", UNIT.replace("NAME", name))
     project.write(f"{folder}/aggregator_metrics/my_aggregator.py", AGGREGATOR.replace("NAME", name))
     project.write(

@@ -724,6 +724,8 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
         if given.debug:
             _tell_failures(outcome, terminal)
         document = {"name": task.name, **outcome.to_dict(), "files": [str(path) for path in written.paths()]}
+        if written.left_out:
+            document["left_out"] = written.left_out
         gates = Gates(outcome.aggregation, given.fail_under)
         terminal.show(
             {**document, **gates.document()},

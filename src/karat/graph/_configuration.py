@@ -28,6 +28,7 @@ from karat.graph._plan import MOST_VISITS, GraphPlan, check_edges, read_edges
 from karat.graph._postprocess import Processor, read_processors
 from karat.graph._reading import Problems, Section
 from karat.graph._schemas import read_schema_config
+from karat.graph.metrics._collator import idle_key
 from karat.graph.metrics._unit import UnitMetrics
 from karat.graph.nodes import KINDS, build_node
 from karat.graph.nodes._base import Building, Node, named
@@ -265,6 +266,8 @@ def _read(
     if problems and own_data:
         for where, sentence in missing_files(top.mapping("data_config"), place):
             problems.add(where, sentence)
+    if plan is not None:
+        _check_keys(plan, output, processors)
     if plan is None:
         problems.raise_all()
     assert plan is not None, "a graph that cannot be built has reported its problems"
@@ -428,6 +431,24 @@ def _check_fields(output: OutputMap, processors: list[Processor]) -> None:
                 processor.problems.add(place, f"no output record has it: {did_you_mean(name, columns)}")
 
 
+def _check_keys(plan: GraphPlan, output: OutputMap, processors: list[Processor]) -> None:
+    """The `key` of an aggregator metric, which has no effect: it has to be the one that its unit metric compares."""
+    compared: dict[str, str] = {}
+    for node in plan.nodes.values():
+        if isinstance(call := getattr(node, "call", None), UnitMetrics):
+            compared |= call.keys
+    for processor in processors:
+        entries: list[Any] = processor.params.get("aggregator_metrics_map") or []
+        for place, name in processor.wants if entries else ():
+            key = idle_key(entries[int(place[-3])])
+            source = (output.fields or {}).get(name, name)
+            if key is not None and compared.get(source, key) != key:
+                processor.problems.add(
+                    (*place[:-2], "params", "key"),
+                    f"is {key!r:.60}, but {name!r} compares {compared[source]!r}: give that, or leave it out",
+                )
+
+
 def check_data_fields(configuration: Configuration, known: list[str]) -> None:
     """Refuses prompts, unit metrics and reports that ask for what neither the data nor a node gives.
 
@@ -487,7 +508,7 @@ def _check_sources(configuration: Configuration, have: set[str], problems: Probl
         source = (output.fields or {})[name]
         problems.add(
             ("output_config", "output_map", name, "from"),
-            f"unit metric or other field {source!r} not found: neither the data nor a node's output_keys have it;"
+            f"field {source!r} not found: neither the data nor a node's output_keys have it;"
             f" {did_you_mean(source, have)}",
         )
 
@@ -510,7 +531,10 @@ def read_subgraph(name: str, building: Building, changes: Mapping[str, Any]) -> 
         raise ConfigError([f"{name} contains itself"])
     document = read_document(place.file)
     value = copy.deepcopy(document.value)
-    nodes = (value.get("graph_config") or {}).get("nodes") if isinstance(value, dict) else None
+    whole = value.get("graph_config") if isinstance(value, dict) else None
+    nodes = (
+        whole.get("nodes") if isinstance(whole, dict) else value
+    )  # which may be at the top level of the file
     for node, keys in changes.items():
         if isinstance(nodes, dict) and isinstance(nodes.get(node), dict) and isinstance(keys, Mapping):
             nodes[node] = _changed(nodes[node], dict(keys))

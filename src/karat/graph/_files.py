@@ -44,6 +44,8 @@ class Written(msgspec.Struct):
     """Processors and sinks that raised, with what they raised; the reports of processors say so too."""
     statuses: dict[str, str] = {}
     """What the reports' evaluation summaries say of themselves."""
+    left_out: int = 0
+    """Records that succeeded and that the generator left out."""
     notes: list[str] = []
     """What should not pass in silence: fields that nodes were to set, and records that lack them."""
 
@@ -174,9 +176,16 @@ class _Export:
             else:
                 result = report.whole(report.kept(self._records()))
             previous = self._write_report(report, result)
+        self._note_left_out()
         self._note_unset()
         self._note_coerced()
         return self.written
+
+    def _note_left_out(self) -> None:
+        if self.left_out:
+            note = f"the generator left out {self.left_out:,} of {self.run.counts.ok:,} records"
+            self.written.left_out = self.left_out
+            self.written.notes.append(f"{note}, which are neither written nor evaluated")
 
     def _note_coerced(self) -> None:
         for (field, kind), count in self._coerced.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean, failed_import
-from karat.graph.sygra._imports import METRICS_THEIRS, SHIPPED, TABLE, own_name, task_imports
+from karat.graph.sygra._imports import METRICS_THEIRS, SHIPPED, TABLE, own_name, own_package, task_imports
 from karat.graph.sygra._task_modules import TaskLoader, load_task_file
 from karat.registry import load_object
 
@@ -93,7 +93,8 @@ class TaskPlace:
     def metrics(self) -> None:
         """Imports the metrics of the task, so that their names are known.
 
-        They are beside it, in the folders around it up to `tasks` itself, or in a tree like SyGra's.
+        They are beside it, in the folders around it up to `tasks` itself, or in a tree like SyGra's, under its name
+        or karat's.
         """
         from karat.graph.metrics._unit import BESIDE, registers_metrics
 
@@ -105,9 +106,10 @@ class TaskPlace:
                         self._import(file)
         for root in dict.fromkeys((Path.cwd(), self.root or Path.cwd())):
             for package in METRICS_THEIRS:
-                for file in sorted(root.joinpath(*package.split(".")).glob("*.py")):
-                    if f"{package}.{file.stem}" not in TABLE and registers_metrics(file):
-                        load_task_file(file)
+                for name in (package, own_package(package)):
+                    for file in sorted(root.joinpath(*name.split(".")).glob("*.py")):
+                        if f"{package}.{file.stem}" not in TABLE and registers_metrics(file):
+                            load_task_file(file)
 
     def _folders(self) -> list[Path]:
         """The task's folder, and those around it that are in its `tasks` folder."""

@@ -109,7 +109,7 @@ def read_output(
 
 def _generator(section: Section, place: TaskPlace) -> Any:
     name = section.text("generator")
-    if not name:
+    if name is None:
         return None
     try:
         part = place.load(name)
@@ -179,6 +179,8 @@ def _reader(
     else:
         source = entry.text("from")
         if source is None:
+            if given["from"] is None:
+                entry.problem("is null: name a variable, or give a value (value: null for null)", "from")
             return None
         if "." not in source and "[" not in source:
 

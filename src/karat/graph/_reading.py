@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -42,7 +43,7 @@ class Problems:
         """All problems in file order; a module that cannot be imported is one, however often it is named."""
         lines: dict[str, list[int]] = {}
         texts: dict[str, str] = {}
-        for line, text in sorted(self._found):
+        for line, text in sorted(self._found, key=lambda found: (found[0], _numbered(found[1]))):
             sentence = self._found[line, text]
             once = sentence if sentence.startswith("importing ") else f"{line} {text}"
             texts.setdefault(once, text)
@@ -60,6 +61,11 @@ class Problems:
         """Raises them as one error, if there are any."""
         if self._found:
             raise ConfigError(self.sentences(), str(self.document.path))
+
+
+def _numbered(text: str) -> list[str | int]:
+    """A text as it is sorted: line 9 of another file comes before its line 10."""
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split(r"(\d+)", text))]
 
 
 class Section:

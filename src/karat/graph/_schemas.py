@@ -92,9 +92,13 @@ def _accepting(schema: dict[str, Any] | None) -> OutputSchema | None:
 UNFIT = "a reply that does not fit the schema is requested once more, and then the record fails"
 
 
-def read_structured_output(section: Section, place: TaskPlace) -> Any:
-    """The schema of `structured_output`; None where there is none or it is switched off."""
-    if not section.given or not section.flag("enabled", True):
+NO_SCHEMA = "needs a schema: fields, JSON Schema, or the dotted name of a pydantic model"
+
+
+def read_structured_output(around: Section, place: TaskPlace) -> Any:
+    """The schema of the `structured_output` of a section; None where there is none or it is switched off."""
+    section = around.section("structured_output")
+    if "structured_output" not in around or not section.flag("enabled", True):
         return None
     section.known(("enabled", "schema", "fallback_strategy", "retry_on_parse_error", "max_parse_retries"))
     section.without_effect("fallback_strategy", "retry_on_parse_error", "max_parse_retries", instead=UNFIT)
@@ -102,12 +106,12 @@ def read_structured_output(section: Section, place: TaskPlace) -> Any:
     try:
         if isinstance(written, str):
             schema: Any = place.load(written)
-        elif isinstance(written, Mapping) and "fields" in written:
+        elif isinstance(written, Mapping) and written.get("fields"):
             return _accepting(fields_schema(section.section("schema").section("fields")))
-        elif isinstance(written, Mapping):
+        elif isinstance(written, Mapping) and written and "fields" not in written:
             schema = dict(written)
         else:
-            section.problem("needs a schema: fields, JSON Schema, or the dotted name of a pydantic model")
+            section.problem(NO_SCHEMA)
             return None
         output_schema(schema)
         return schema
@@ -150,7 +154,7 @@ def read_schema_config(section: Section, place: TaskPlace) -> RecordSchema | Non
         return None
     section.known(("schema", "fields"))
     name = section.text("schema")
-    if name:
+    if name is not None:
         try:
             part = place.load(name)
             return RecordSchema(output_schema(part), [], part)

@@ -72,7 +72,9 @@ class SygraEntry:
         if kind == "ollama" and not url:
             url = "http://localhost:11434/v1"
         if not url:
-            raise self._refuse(f"has no address: set {variable}_URL, or name another model with --model")
+            raise self._refuse(
+                f"has no address: {_how_to_set(f'{variable}_URL')}, or name another model with --model"
+            )
         host = urlsplit(url).hostname or ""
         if host.endswith((".azure.com", ".azure.us")) and urlsplit(url).path in ("", "/"):
             return {**out, "base_url": url.rstrip("/") + "/openai/v1", "headers_env": {"api-key": token}}
@@ -86,6 +88,16 @@ class SygraEntry:
         own = {key: value for key, value in named.items() if key in PARAMETERS}
         extra = {key: value for key, value in named.items() if key not in PARAMETERS}
         return {**own, **({"extra": extra} if extra else {})}
+
+
+def _how_to_set(variable: str) -> str:
+    """How to set a variable of SyGra's, whose name a shell may not accept, and which may be in a file."""
+    hints = []
+    if not variable.isidentifier():
+        hints.append(f"a shell cannot export this name: env '{variable}=https://…' karat …")
+    if Path(".env").is_file():
+        hints.append("karat does not read .env: env $(grep -v '^#' .env | xargs) karat …")
+    return f"set {variable}" + (f" ({'; '.join(hints)})" if hints else "")
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -151,6 +151,19 @@ def test_only_the_model_that_is_used_is_checked(project, monkeypatch):
             models.get(name)
 
 
+def test_a_variable_that_a_shell_cannot_export_is_reported_with_how_to_set_it(project, monkeypatch, says):
+    monkeypatch.delenv("KARAT_MODELS", raising=False)
+    project.write("models.yaml", "gpt-4o-mini: {model_type: azure_openai, model: gpt-4o-mini}\n")
+    for file in (None, ".env"):
+        if file is not None:
+            project.write(file, "SYGRA_GPT-4O-MINI_URL=http://127.0.0.1:9/v1\n")
+        with pytest.raises(ConfigError) as caught:
+            models.get("gpt-4o-mini")
+        says(*caught.value.problems)
+    monkeypatch.setenv("SYGRA_GPT-4O-MINI_URL", "http://127.0.0.1:9/v1")
+    assert models.get("gpt-4o-mini").endpoint.base_url == "http://127.0.0.1:9/v1"
+
+
 def test_what_karat_cannot_do_is_refused_with_the_reason(project, says):
     project.write("t/graph_config.yaml", """
 data_config:

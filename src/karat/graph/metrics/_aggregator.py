@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from karat.aggregators import Aggregate, Aggregator, Group, aggregators, not_applicable
 from karat.errors import RequestError
-from karat.graph.metrics._unit import UnitMetricResult
+from karat.graph.metrics._unit import UnitMetricResult, metric_named
 from karat.records import Estimate, Ok, Result
 from karat.registry import Registry, check_parameters
 
@@ -155,7 +155,7 @@ class AggregatorMetricRegistry:
     @classmethod
     def get_metric(cls, name: str, /, **params: Any) -> Any:
         """A metric built with its parameters; an unknown name or parameter names the nearest known one."""
-        metric_class = aggregator_metrics.get(name)
+        metric_class = metric_named(aggregator_metrics, name)
         what = f"aggregator metric {name!r}"
         try:
             return metric_class(**params)

@@ -305,9 +305,13 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
                 entry.problem("needs unit_metrics_results: the output fields it is computed from")
             places = [(*entry.place, "unit_metrics_results", at) for at in range(len(fields))]
             found += zip(places, fields, strict=True)
+            given = entry.mapping("params")
+            for key in ("golden_key", "predicted_key"):
+                if key in given and given[key] is None:
+                    entry.problem("is null: give the name of a field, or leave it out", "params", key)
             if name:
                 try:
-                    metric = AggregatorMetricRegistry.get_metric(name, **entry.mapping("params"))
+                    metric = AggregatorMetricRegistry.get_metric(name, **given)
                 except KaratError as error:
                     entry.problems.caught((*entry.place, "name"), error)
                     continue
@@ -319,6 +323,20 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
         if section.flag("use_previous_output", bool(params.get("use_previous_output", False))):
             return []  # what the processor before it gives is known only then
         return found
+
+
+def idle_key(entry: object) -> Any:
+    """The `key` of an entry whose metric accepts it for compatibility and makes nothing of it; None without one."""
+    params = entry.get("params") if isinstance(entry, Mapping) else None
+    key = params.get("key") if isinstance(params, Mapping) else None
+    if (
+        key is None
+        or not isinstance(entry, Mapping)
+        or not AggregatorMetricRegistry.has_metric(str(entry.get("name")))
+    ):
+        return None
+    metric = AggregatorMetricRegistry.get_metric_class(str(entry["name"]))
+    return key if str(metric.__module__).startswith("karat.") else None
 
 
 def _metric(entry: Mapping[str, Any]) -> Any:

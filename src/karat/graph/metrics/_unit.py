@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 import regex
 
-from karat.errors import CannotJudge, RequestError, clip, did_you_mean
+from karat.errors import CannotJudge, RequestError, UnknownName, clip, did_you_mean, nearest
 from karat.evaluators import Evaluator, Item, ParameterCheck, build_evaluator, evaluators, value_at
 from karat.records import Result, Value
 from karat.registry import Registry, check_parameters, load_file
@@ -168,6 +168,22 @@ def unit_metric(name: str) -> Callable[[M], M]:
     return add
 
 
+def metric_named(registry: Registry[Callable[..., Any]], name: str) -> Callable[..., Any]:
+    """The metric with a name; of one that is like no other, the error says where metrics of a task are looked for."""
+    try:
+        return registry.get(name)
+    except UnknownName as error:
+        if nearest(name, registry.list()):
+            raise
+        raise UnknownName(f"{error}; {PLACES}") from None
+
+
+PLACES = (
+    "a metric of your own is found in a file beside the task, in a folder around it up to tasks/, or in"
+    " karat/core/eval/metrics/ (unit_metrics/, aggregator_metrics/) of the working folder"
+)
+
+
 class UnitMetricRegistry:
     """The registered unit metrics, as the graph tasks ask for them."""
 
@@ -185,7 +201,7 @@ class UnitMetricRegistry:
     @classmethod
     def get_metric(cls, name: str, /, **params: Any) -> BaseUnitMetric:
         """A metric built with its parameters; an unknown name or parameter names the nearest known one."""
-        metric_class = unit_metrics.get(name)
+        metric_class = metric_named(unit_metrics, name)
         what = f"unit metric {name!r}"
         check_parameters(metric_class, params, what)
         try:
@@ -494,6 +510,8 @@ class UnitMetrics:
         self._judges: list[tuple[list[str], BaseUnitMetric, str | None]] = []
         self.fields: dict[str, bool] = {}
         """The fields it sets, each with whether a higher score is better."""
+        self.keys: dict[str, str] = {}
+        """Those whose metric compares one key of an object, with that key."""
         for entry in unit_metrics_map:
             self._add(entry, asked)
 
@@ -521,7 +539,9 @@ class UnitMetrics:
                 )
             self.fields[field] = _is_higher_better(metric)
         within = params.get("key")
-        if not (isinstance(within, str) and within):  # karat's own compare a bare value as it is
+        if isinstance(within, str) and within:
+            self.keys |= dict.fromkeys(fields, within)
+        else:  # karat's own compare a bare value as it is
             within = None if type(metric).__module__.startswith("karat.") else KEY
         self._judges.append((fields, metric, within))
 

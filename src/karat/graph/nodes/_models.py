@@ -251,7 +251,7 @@ def read_model(section: Section, building: Building, node: Section) -> ModelUse:
         elif mistyped := _mistyped(key):
             section.problem(f"unknown key, did you mean {mistyped!r}", "parameters", key)
     outside = section if "structured_output" in section else node
-    schema = read_structured_output(outside.section("structured_output"), building.place)
+    schema = read_structured_output(outside, building.place)
     name = building.model or section.text("name") or building.unnamed
     api: Any = None if building.model else section.text("api")  # another model may not speak it
     model = None
@@ -713,6 +713,9 @@ def _injected(section: Section) -> dict[int, str]:
     out = {}
     given = section.given.get("inject_system_messages")
     entries = given if isinstance(given, list) else [section.mapping("inject_system_messages")]
+    for at, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            section.problem("must be a mapping of a number of turns to a text", "inject_system_messages", at)
     for key, text in (pair for entry in entries if isinstance(entry, dict) for pair in entry.items()):
         if not str(key).isdigit() or not isinstance(text, str):
             section.problem("must be a number of turns with a text", "inject_system_messages", str(key))

@@ -300,10 +300,15 @@ def build_subgraph(name: str, section: Section, building: Building) -> Node | No
     if path is None:
         return None
     changes = section.section("node_config_map")
+    for node, keys in changes.given.items():
+        if not isinstance(keys, dict):
+            changes.problem("must be a mapping of the node's keys to their new values", node)
     try:
         configuration = read_subgraph(path, building, changes.given)
     except ConfigError as error:
-        section.problems.add((*section.place, "subgraph"), str(error))
+        for problem in error.problems:  # whose lines are those of the other file
+            there = f"{error.where}, {problem}" if error.where else problem
+            section.problems.add((*section.place, "subgraph"), there)
         return None
     for note in configuration.problems.notes():
         section.problems.note((*section.place, "subgraph"), f"{path}, {note}")

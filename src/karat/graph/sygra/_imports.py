@@ -36,6 +36,12 @@ _AGGREGATOR_THEIRS = "sygra.core.eval.metrics.aggregator_metrics"
 METRICS_THEIRS = (_UNIT_THEIRS, _AGGREGATOR_THEIRS)
 """Where tasks written for SyGra put metrics of their own, beside those of the table."""
 
+
+def own_package(theirs: str) -> str:
+    """The same package with karat's name in the place of SyGra's."""
+    return "karat" + theirs.removeprefix("sygra")
+
+
 TABLE: dict[str, dict[str, str]] = {
     "tasks.eval.utils": {
         "UnitMetrics": "karat.graph.metrics._unit",

@@ -313,7 +313,8 @@ graph_config: {nodes: {one: {node_type: lambda, lambda: code.one, output_keys: [
     ("body", "told"),
     [
         ("raise ValueError('the tokenizer is missing')", True),
-        ("raise ValueError(f'no {state[\"id\"]}')", True),
+        ("raise ValueError(f'no {state[\"id\"]}')", False),
+        ("raise ValueError('no b' if state['id'] == 'b' else 'no')", False),
         ("raise (ValueError if state['id'] == 'a' else KeyError)('no')", False),
         ("return {'x': 1 / (state['id'] == 'a')}", False),
     ],
@@ -326,3 +327,17 @@ def test_when_all_records_fail_for_one_reason_it_is_reported(karat, project, bod
     reasons = [line for line in out.splitlines() if "node one" in line]
     assert any("of 3" not in reason for reason in reasons) is told
     says(*reasons)
+
+
+def test_failures_are_counted_by_their_reason(karat, project, monkeypatch, says):
+    examples = ", ".join(f"{{id: '{letter}'}}" for letter in "abcdefgh")
+    project.write(
+        "t/code.py",
+        "def one(state):\n    raise ValueError('no ' + 'xxxyyzvw'['abcdefgh'.index(state['id'])])\n",
+    )
+    project.write("t/graph_config.yaml", FAILING.replace("{id: a}, {id: b}, {id: c}", examples))
+    _, out, _ = karat("run", "t", "--output_dir", "out")
+    says(*[line for line in out.splitlines() if "of 8" in line or "more failures" in line])
+    monkeypatch.setattr("karat.analysis.failures.MOST_READ", 7)  # of more failures, not all messages are read
+    _, out, _ = karat("run", "t", "--output_dir", "out", "--new")
+    says(*[line for line in out.splitlines() if "failed: node" in line])

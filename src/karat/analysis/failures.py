@@ -19,12 +19,14 @@ from karat.store.repositories import output_decoder, result_decoder
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["FailureKind", "ItemPlace", "failure_kinds", "kind_of"]
+__all__ = ["FailureKind", "ItemPlace", "failure_kinds", "failure_reasons", "kind_of"]
 
 EXAMPLES_OF_A_KIND = 5
 MOST_KINDS = 1000
 """The most kinds that are listed; further ones are counted together as `others`."""
 LONGEST_MESSAGE = 1000
+MOST_READ = 1000
+"""The most failures whose messages are read to tell their reasons apart."""
 
 
 class ItemPlace(NamedTuple):
@@ -70,10 +72,44 @@ def failure_kinds(
     return [placed.kind for placed in placed_kinds(handle, skipped=skipped, runs=runs)]
 
 
+class Reason(NamedTuple):
+    """Failures of one kind, and whether the message of the first example is known to be that of all."""
+
+    kind: FailureKind
+    is_shared: bool
+
+
+def failure_reasons(handle: Run | Evaluation) -> list[Reason]:
+    """The failures of a run or an evaluation by kind and message, most frequent first.
+
+    Of more than `MOST_READ` failures the messages are not read, and kinds stay whole.
+    """
+    most = MOST_READ if handle.counts.failed <= MOST_READ else EXAMPLES_OF_A_KIND
+    found: list[Reason] = []
+    for kind, _ in placed_kinds(handle, skipped=False, most=most):
+        if kind.count > len(kind.examples):
+            found.append(Reason(kind, False))
+            continue
+        reasons: dict[str, list[dict[str, Any]]] = {}
+        for example in kind.examples:
+            reasons.setdefault(example.get("message", ""), []).append(example)
+        for examples in reasons.values():
+            part = msgspec.structs.replace(kind, count=len(examples), examples=examples[:EXAMPLES_OF_A_KIND])
+            found.append(Reason(part, True))
+    return sorted(found, key=lambda each: -each.kind.count)
+
+
 def placed_kinds(
-    handle: Run | Evaluation, *, skipped: bool = True, runs: Collection[str] | None = None
+    handle: Run | Evaluation,
+    *,
+    skipped: bool = True,
+    runs: Collection[str] | None = None,
+    most: int = EXAMPLES_OF_A_KIND,
 ) -> list[PlacedKind]:
-    """Return the kinds of failures with the positions of their examples; with `runs`, of results of these runs."""
+    """Return the kinds of failures with the positions of their examples, at most `most` of each.
+
+    With `runs`, of results of these runs.
+    """
     import numpy as np
 
     counts = handle.counts
@@ -89,12 +125,12 @@ def placed_kinds(
     if not len(chosen):
         return []
     found: dict[tuple[str, str, str], tuple[int, list[int]]] = {}
-    for (what, status, type_), count, first in _grouped(handle, columns, chosen):
+    for (what, status, type_), count, first in _grouped(handle, columns, chosen, most):
         place = (what, status, type_)
         if place not in found and len(found) >= MOST_KINDS:
             place = (what, status, "others")
         before = found.get(place, (0, []))
-        found[place] = (before[0] + count, sorted([*before[1], *first])[:EXAMPLES_OF_A_KIND])
+        found[place] = (before[0] + count, sorted([*before[1], *first])[:most])
     made = [
         PlacedKind(
             FailureKind(handle.id, *place, count, [_example(handle, columns, row) for row in rows]),
@@ -106,7 +142,7 @@ def placed_kinds(
 
 
 def _grouped(
-    handle: Run | Evaluation, columns: ItemColumns, chosen: NDArray[Any]
+    handle: Run | Evaluation, columns: ItemColumns, chosen: NDArray[Any], most: int
 ) -> list[tuple[tuple[str, str, str], int, list[int]]]:
     """Group items by `(what, status, type)`: their number and the first items, in order of appearance."""
     import numpy as np
@@ -123,7 +159,7 @@ def _grouped(
     out = []
     for each, start, end in zip(distinct.tolist(), starts.tolist(), ends, strict=True):
         rest, kind = divmod(each, kinds)
-        rows = chosen[order[start : min(end, start + EXAMPLES_OF_A_KIND)]].tolist()
+        rows = chosen[order[start : min(end, start + most)]].tolist()
         name = (whats[rest // 2], "skipped" if rest % 2 else "failed", columns.kinds[kind])
         out.append((name, end - start, rows))
     return sorted(out, key=lambda group: group[2][0])

@@ -113,9 +113,7 @@ def next_steps(*handles: Any) -> list[Block]:
     labels = run_labels([run.header for run in runs]) if len(runs) > 1 else {}
     causes: dict[str, list[str]] = {}  # several variants often fail for one reason
     for each in failed:
-        reason = common_failure(each) if isinstance(each, Run) else ""
-        texts = [f"all {each.counts.failed:,} failed: {reason}"] if reason else failure_texts(each)
-        for text in texts:
+        for text in failure_texts(each):
             causes.setdefault(text, []).extend([labels[each.id]] if each.id in labels else [])
     for text, of in causes.items():
         who = f"each of {len(of)} runs: " if len(of) > 2 else f"{clean(', '.join(of))}: " if of else ""
@@ -147,29 +145,36 @@ def _returns_nothing(run: Run) -> bool:
 
 MOST_RUNS = 5
 """Runs whose failures are shown."""
-MOST_KINDS = 3
-"""Kinds of failures that are shown of a run or an evaluation."""
+MOST_REASONS = 3
+"""Reasons of failures that are shown of a run or an evaluation."""
 
 
 def failure_texts(handle: Run | Evaluation) -> list[str]:
-    """How often the task or each evaluator failed and why, by kind, with the first example; the most frequent kinds."""
-    from karat.analysis.failures import failure_kinds
+    """How often the task or each evaluator failed and why, with the first example; the most frequent reasons."""
+    from karat.analysis.failures import failure_reasons
 
-    kinds = failure_kinds(handle, skipped=False)
+    reasons = failure_reasons(handle)
     of: int | None = handle.counts.total
     if isinstance(handle, Evaluation):
         specs = handle.header.evaluators
         of = handle.counts.total // len(specs) if all(spec.kind == "single" for spec in specs) else None
     texts = []
-    for kind in kinds[:MOST_KINDS]:
+    for kind, is_shared in reasons[:MOST_REASONS]:
         first: dict[str, Any] = next(iter(kind.examples), {})
         who = f"{kind.what}: " if isinstance(handle, Evaluation) else ""
         many = f"all {of:,}" if kind.count == of else f"{kind.count:,}" + (f" of {of:,}" if of else "")
-        message = clean(f"{kind.type}: {first.get('message', '')}", 400)
-        place = f"{line}, " if (line := _line(first.get("where", ""))) else ""
-        texts.append(f"{who}{many} failed: {message} ({place}first: example {clean(first['example'], 80)})")
-    if len(kinds) > MOST_KINDS:
-        texts.append(f"and {plural(len(kinds) - MOST_KINDS, 'more kind')} of failures")
+        message = clean(": ".join(filter(None, [kind.type, first.get("message")])), 400)
+        notes = [_line(first.get("where", ""))]
+        if not is_shared or kind.count != of or isinstance(handle, Evaluation):
+            notes.append(f"first: example {clean(first['example'], 80)}")
+        if not is_shared:
+            notes.append("others may have other reasons")
+        told = ", ".join(filter(None, notes))
+        texts.append(f"{who}{many} failed: {message}{f' ({told})' if told else ''}")
+    rest = reasons[MOST_REASONS:]
+    if rest:
+        count = sum(kind.count for kind, _ in rest)
+        texts.append(f"and {plural(count, 'more failure')} for {plural(len(rest), 'other reason')}")
     return texts
 
 
@@ -189,22 +194,6 @@ def label_notices(handle: Run | Evaluation, labels: Sequence[str]) -> list[str]:
                 f" {handle.kind}s: {command}"
             )
     return notices
-
-
-def common_failure(run: Run) -> str:
-    """The message of the first failure, where nothing succeeded and all failures are of one kind; else empty."""
-    from karat.analysis.failures import failure_kinds
-
-    if run.counts.ok or run.counts.skipped or not run.counts.failed:
-        return ""
-    kinds = failure_kinds(run)
-    if len(kinds) != 1:
-        return ""
-    first, *others = kinds[0].examples
-    named = ": ".join(filter(None, [kinds[0].type, first.get("message")]))
-    differ = any(each.get("message") != first.get("message") for each in others)
-    notes = ", ".join(filter(None, [_line(first.get("where", "")), "the first failure" if differ else ""]))
-    return f"{clean(named, 400)}{f' ({notes})' if notes else ''}"
 
 
 def _line(where: str) -> str:

@@ -236,7 +236,7 @@ def _failures(summary: Summary, labels: dict[str, str]) -> Table:
                 first.get("message", ""),
             ]
         )
-    return Table(["where", "what", "type", "count", "example", "message"], rows, [3], drop=[4])
+    return Table(["where", "what", "type", "count", "example", "first message"], rows, [3], drop=[4])
 
 
 def _environment(runs: list[RunSummary]) -> Table:

@@ -15,7 +15,14 @@ from typing import Any
 from karat.traces._calls import APPROVAL, ARGUMENTS, IDS, NAMES, read_call
 from karat.traces._literals import read_arguments, read_loose_arguments
 from karat.traces._objects import plain
-from karat.traces._text_calls import NOT_AGENTS, may_be_blocks, may_hold_calls, read_text
+from karat.traces._text_calls import (
+    NOT_AGENTS,
+    awaits_observation,
+    is_observation,
+    may_be_blocks,
+    may_hold_calls,
+    read_text,
+)
 from karat.traces.steps import Step, ToolCall, TraceError, Unused
 
 # Name the format that an unreadable value resembles most, and what to convert it to.
@@ -134,7 +141,7 @@ def nearest_format(value: object) -> str:
 
 
 _KEY = re.compile(
-    r".*(?:tool|function|mcp)(?:call|use|invocation|request)(?:request|chunk|part|block|event|item)?s?"
+    r".*(?:tool|function|mcp)(?:call|use|invocation|request|execution)(?:request|chunk|part|block|event|item)?s?"
 )
 """Keys under which formats store calls, in lower case and without punctuation: `tool_calls`, `toolUse`."""
 _OTHER_KEYS = frozenset(
@@ -147,10 +154,11 @@ _KIND = re.compile(
 _BUILTIN = re.compile(
     r"(?:web|file|google|tool|x|image)search(?:tool)?call|codeinterpretercall|codeexecutioncall|executablecode|computercall"
     r"|imagegenerationcall|(?:local|function)?shellcall|applypatchcall|urlcontextcall|googlemapscall|browsercall|commandexecution|filechange"
+    r"|execcommandbegin|patchapplybegin|websearchbegin"
 )
 """Kinds of calls to tools that the provider runs, which name no tool: `web_search_call`."""
 _NO_CALL = re.compile(
-    r"result|response$|responses$|output|return|execution|summary|definition|approval|choice|chunk$"
+    r"result|response$|responses$|output|return|execution|summary|definition|approval|choice"
 )
 """Kinds of parts that only belong to a call: `tool_call_response`, `function_call_output`."""
 _KINDS = (
@@ -176,14 +184,47 @@ _SKIPPED = re.compile(
 _METADATA = re.compile(r"(?:.*metadata|meta|tags|labels|annotations|environment|env|provenance)")
 """Keys whose values describe the trace and not what the agent did."""
 _ACTIONS = frozenset(
-    ("action", "actions", "tool", "toolname", "command", "call", "calls", "function", "invoke")
+    (
+        *(
+            "action",
+            "actions",
+            "tool",
+            "toolname",
+            "command",
+            "call",
+            "calls",
+            "function",
+            "functionname",
+            "invoke",
+        ),
+        *(
+            "arguments",
+            "args",
+            "params",
+            "parameters",
+            "kwargs",
+            "toolinput",
+            "toolargs",
+            "toolkwargs",
+            "functionargs",
+        ),
+    )
 )
 """Keys that make an item in an unknown format look like a call."""
+_NESTED_ACTIONS = re.compile(r"actions?|commands?|toolname|functionname|.*invocationinput")
+"""Keys that do so at any depth of the item."""
+_MESSAGE_ACTIONS = ("action", "actions", "command", "commands")
+"""Fields of an agent's message that say what it did (SWE-agent), if the message lists no calls."""
+_GIVEN = ("arguments", "args", "tool_input", "toolInput", "tool_args", "tool_kwargs")
+_KEYWORDS = frozenset((*NAMES, "kwargs", "id", "type"))
+"""The fields of a call with keyword arguments; serialized objects and messages have others beside them."""
 _CALL_IDS = ("toolCallId", "toolUseId", "callID", "callId")
 _NUMBERED = re.compile(r"tool_name_\d+")
 """The names of the tools in a trajectory of DSPy."""
 _UNTYPED = frozenset(("id", "name", "input", "cache_control", "caller"))
 """The fields of Anthropic's block of a call without its type."""
+_SERIALIZED = ("constructor", "not_implemented", "secret")
+"""The types of LangChain's serialized objects, which have a name and keyword arguments."""
 _NOT_LETTERS = re.compile(r"[^a-z0-9]+")
 _WORDS = frozenset(("auto", "none", "required", "any", ""))
 """Values of `function_call` and `tool_choice` in a request, which name no tool."""
@@ -208,8 +249,23 @@ def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str,
     """Yield the values in which an unread call may hide, with their place, and whether each is an unknown item."""
     for position, step in enumerate(steps):
         content, is_agent = step.content, step.role not in NOT_AGENTS
-        if isinstance(content, str) and is_agent and may_be_blocks(content):
-            yield _blocks_in(content), f"step {position + 1} ({step.role}), content as JSON text", False
+        if isinstance(content, str) and is_agent:
+            if may_be_blocks(content):
+                yield _blocks_in(content), f"step {position + 1} ({step.role}), content as JSON text", False
+            if may_hold_calls(content) and not _is_call_text(step):
+                following = steps[position + 1] if position + 1 < len(steps) else None
+                yield from _in_text(content, f"step {position + 1} ({step.role}), content", step, following)
+        for at, call in enumerate(step.tool_calls):
+            if call.extra:
+                others = {k: v for k, v in call.extra.items() if k not in _KINDS}
+                yield others, f"step {position + 1} ({step.role}), tool_calls[{at}]", False
+                for key in ("function", "custom"):
+                    if isinstance(plain(call.extra.get(key)), dict):
+                        yield (
+                            {"tool_calls": [{key: call.extra[key]}]},
+                            f"step {position + 1} ({step.role})",
+                            False,
+                        )
         if not step.extra and type(content) in (str, type(None)):
             continue
         where = f"step {position + 1} ({step.role})"
@@ -217,7 +273,7 @@ def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str,
             yield content, f"{where}, content", False
             if is_agent:
                 yield from _untyped_blocks(content, f"{where}, content")
-                yield from _written_calls(content, f"{where}, content", bool(step.tool_calls))
+                yield from _written_calls(content, f"{where}, content", step)
         if step.extra:
             # The kind of a step with calls (`mcp_call`) is that of a call that was read.
             yield (
@@ -227,12 +283,46 @@ def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str,
             )
             if is_agent and step.tool_result is None and not step.tool_calls:
                 others = {k: v for k, v in step.extra.items() if not _METADATA.fullmatch(_letters(k))}
-                yield from _written_calls(others, where, read=False)
+                yield from _written_calls(others, where)
+                for key in _MESSAGE_ACTIONS:
+                    # The `actions` of ADK's events are an object of changes to the state.
+                    if step.extra.get(key) and (isinstance(step.extra[key], (str, list)) or key == "action"):
+                        yield {"tool_calls": [{"text": step.extra[key]}]}, f"{where}.{key}", False
     for part in unused:
         if not part.reviewed:
             if isinstance(part.value, (dict, list, tuple)):
                 yield part.value, part.where or "the trace", not part.harmless
             yield from _written_calls(part.value, part.where or "the trace", read=part.harmless)
+
+
+def _is_call_text(step: Step) -> bool:
+    """Return whether the content of a step is the text of its call, as in an action of Potato."""
+    return bool(step.tool_calls) and step.content.lstrip().startswith(step.tool_calls[0].name)
+
+
+def _in_text(
+    text: str, where: str, step: Step | None, following: Step | None
+) -> Iterator[tuple[Any, str, bool]]:
+    """Yield a text that holds a call as an unread one, unless the step has calls to the same tools.
+
+    The text of a step with calls often describes them, in other words than those of the arguments.
+    """
+    found = read_text("assistant", text, {})
+    if found is None:
+        if (
+            following is not None
+            and following.role in NOT_AGENTS
+            and not (step and step.tool_calls)
+            and is_observation(following.text)
+            and awaits_observation(text)
+        ):
+            yield {"tool_calls": [{"text": text[:200]}]}, where, False
+        return
+    named = {call.name for call in step.tool_calls} if step is not None else set()
+    calls = [call for part in found if isinstance(part, Step) for call in part.tool_calls]
+    unread = any(isinstance(part, Unused) for part in found)
+    if (unread and not named) or any(call.name not in named for call in calls):
+        yield {"tool_calls": [{"text": text[:200]}]}, where, False
 
 
 def _blocks_in(text: str) -> Any:
@@ -247,33 +337,55 @@ def _untyped_blocks(content: Any, where: str) -> Iterator[tuple[Any, str, bool]]
     They have the id and the name of a call, and no type or an unknown one, or a type that ends like that of a call.
     """
     for at, block in enumerate(content if isinstance(content, list) else ()):
-        if isinstance(block, dict) and block.get("id") is not None and isinstance(block.get("name"), str):
-            given = any(key in block for key in ARGUMENTS)
-            if given or not isinstance(block.get("type"), str):
-                yield {"tool_calls": [block]}, f"{where}[{at}]", False
-        elif isinstance(block, dict) and str(block.get("type")).endswith("_call"):
+        if not isinstance(block, dict):
+            continue
+        given = any(key in block for key in ARGUMENTS)
+        if (
+            isinstance(block.get("name"), str)
+            and (given or (block.get("id") is not None and not isinstance(block.get("type"), str)))
+        ) or str(block.get("type")).endswith("_call"):
             yield {"tool_calls": [block]}, f"{where}[{at}]", False
-        elif isinstance(block, dict) and not isinstance(block.get("text"), str):
+        elif not isinstance(block.get("text"), str):
             yield block, f"{where}[{at}]", True
 
 
-def _written_calls(value: Any, where: str, read: bool = False) -> Iterator[tuple[Any, str, bool]]:
+NODES = 1_000_000
+"""How many texts, lists and dicts of a value are searched for calls; more is an error."""
+
+
+def _written_calls(
+    value: Any, where: str, step: Step | None = None, read: bool = False
+) -> Iterator[tuple[Any, str, bool]]:
     """Yield the calls that are written in the texts of a value, as unread ones.
 
-    `read`: the calls of the step were read, and its texts only describe them.
+    `step`: the step that the value belongs to; its texts may describe its calls. `read`: the texts repeat others.
     """
-    stack, seen = [value], 0
-    while stack and seen < 10_000:
-        value, seen = stack.pop(), seen + 1
+    stack, count = [value], 0
+    seen: set[int] = set()
+    while stack:
+        value, count = stack.pop(), count + 1
+        if not isinstance(value, str):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+        if count > NODES:
+            raise TraceError(f"{where} has more than {NODES:,} parts, too many to search for tool calls")
         if isinstance(value, dict):
-            stack.extend(part for key, part in value.items() if not _SKIPPED.fullmatch(_letters(key)))
+            stack.extend(
+                part
+                for key, part in value.items()
+                if isinstance(part, _SEARCHED) and not _SKIPPED.fullmatch(_letters(key))
+            )
         elif isinstance(value, (list, tuple)):
-            stack.extend(value)
+            stack.extend(part for part in value if isinstance(part, _SEARCHED))
         elif isinstance(value, str):
             if may_be_blocks(value):
                 yield _blocks_in(value), f"{where}, JSON text", False
-            elif not read and may_hold_calls(value) and read_text("assistant", value, {}) is not None:
-                yield {"tool_calls": [{"text": value[:200]}]}, f"{where}, text", False
+            elif not read and may_hold_calls(value):
+                yield from _in_text(value, f"{where}, text", step, None)
+
+
+_SEARCHED = (str, dict, list, tuple)
 
 
 class _Known:
@@ -322,7 +434,7 @@ def _find(value: Any, known: _Known, where: str, item: bool) -> tuple[str, str] 
             )
             continue
         value = _unflattened(value)
-        reason = _call_like(value, known, described) or (_action_like(value) if item else None)
+        reason = _call_like(value, known, described) or (_action_like(value, known) if item else None)
         item = False
         if reason is not None:
             return where, reason
@@ -357,6 +469,10 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool) -> str | N
     """
     kinds = [value[key] for key in _KINDS if isinstance(value.get(key), str)]
     kind = next((each for each in kinds if _is_call_kind(each)), None)
+    if _letters(value.get("method", "")) == "toolscall":
+        return _unread_request(value, known)
+    if kind is None and str(value.get("type")).startswith("tool-") and ("input" in value or "args" in value):
+        kind = None if _NO_CALL.search(_letters(value["type"])) else str(value["type"])
     if kind is None and any(key in value for key in ("input", "args", "rawInput", "tool")):
         kind = next((f"a part with a {key}" for key in _CALL_IDS if key in value), None)
     if kind is None and value.get("type") == "tool" and isinstance(value.get("name"), str):
@@ -375,7 +491,9 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool) -> str | N
         # The id of the call is here, beside the function.
         kind = "a dict with a function and its arguments"
     if kind is None and not described and any(isinstance(value.get(key), str) for key in NAMES):
-        if not any(key in value for key in ("arguments", "args", "tool_input", "toolInput")):
+        if value.get("type") in _SERIALIZED:
+            return None
+        if not any(key in value for key in _GIVEN) and not ("kwargs" in value and value.keys() <= _KEYWORDS):
             return None
         kind = "a dict with a tool and its arguments"
     if kind is None:
@@ -387,6 +505,16 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool) -> str | N
         return None
     named = f" of {call.name[:60]!r}" if call is not None else ""
     return f"a tool call{named} ({kind[:60]}) that is in no known format"
+
+
+def _unread_request(value: dict[Any, Any], known: _Known) -> str | None:
+    """Return why a request of MCP is an unread call; its id is beside the name and the arguments."""
+    params = plain(value.get("params"))
+    call = read_call({**params, "id": value.get("id")}) if isinstance(params, dict) else None
+    if call is not None and call in known:
+        return None
+    named = f" of {call.name[:60]!r}" if call is not None else ""
+    return f"a tool call{named} (the request {str(value['method'])[:60]!r}) that is in no known format"
 
 
 def _unread_in(part: Any, known: _Known) -> str | None:
@@ -433,10 +561,40 @@ def _repeated(text: str, known: _Known) -> bool:
     return raw is None and isinstance(decoded, (dict, list)) and _unread_in(decoded, known) is None
 
 
-def _action_like(value: dict[Any, Any]) -> str | None:
-    """Return why an item in an unknown format may be a call."""
-    key = next((key for key in value if _letters(key) in _ACTIONS and value[key]), None)
+def _action_like(value: dict[Any, Any], known: _Known) -> str | None:
+    """Return why an item in an unknown format may be a call; None where it has the id of a known one."""
+    if any(str(value[key]) in known.ids for key in IDS if value.get(key) is not None):
+        return None
+    key = next((key for key in value if _letters(key) in _ACTIONS and value[key] not in (None, "", [])), None)
+    if key is None and "input" in value and ("name" in value or "output" in value):
+        key = "input"
+    key = key or next((each for each in ("speaker", "run_type") if each in value), None)
+    stack: list[Any] = [value] if key is None else []
+    seen: set[int] = set()
+    while stack and key is None:
+        part = stack.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, dict):
+            key = next(
+                (each for each in part if part[each] and _NESTED_ACTIONS.fullmatch(_letters(each))), None
+            )
+            stack.extend(
+                inner
+                for each, inner in part.items()
+                if isinstance(inner, _NESTED) and not _is_described(_letters(each))
+            )
+        else:
+            stack.extend(inner for inner in part if isinstance(inner, _NESTED))
     return None if key is None else f"an item in an unknown format with {str(key)[:40]!r}"
+
+
+_NESTED = (dict, list, tuple)
+
+
+def _is_described(letters: str) -> bool:
+    return _SKIPPED.fullmatch(letters) is not None or _METADATA.fullmatch(letters) is not None
 
 
 def _is_call_key(key: Any) -> bool:

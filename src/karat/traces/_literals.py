@@ -8,6 +8,7 @@ JSON's surrogate pairs or line breaks in quotes.
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -48,7 +49,7 @@ def read_arguments(value: object) -> tuple[Any, str | None]:
 def unreadable(text: str, error: Exception) -> TraceError:
     """Return the error for JSON that is too much for the parser."""
     problem = "is nested too deeply" if isinstance(error, RecursionError) else "has a number out of range"
-    return TraceError(f"JSON of {len(text):,} characters {problem} to be read: {text[:60]!r}…")
+    return TraceError(f"text of {len(text):,} characters {problem} to be read: {text[:60]!r}…")
 
 
 def read_loose_arguments(value: object) -> tuple[Any, str | None]:
@@ -182,7 +183,7 @@ class _Reader:
 
     def value(self, depth: int) -> Any:
         if depth > DEPTH:
-            raise ValueError("nested too deeply")
+            raise unreadable(self.text, RecursionError())
         mark = self.peek()
         if mark in ("'", '"'):
             return self.string(mark)
@@ -202,8 +203,16 @@ class _Reader:
             raise ValueError("not a literal")
         self.at = match.end()
         digits = match.group()
-        # int() refuses more than a few thousand digits with a ValueError, which is what is wanted here.
-        return float(digits) if any(mark in digits for mark in ".eE") else int(digits)
+        try:
+            value = float(digits) if any(mark in digits for mark in ".eE") else int(digits)
+        except ValueError as error:
+            # int() refuses more than a few thousand digits.
+            if len(digits) > 1_000:
+                raise unreadable(self.text, error) from error
+            raise
+        if isinstance(value, float) and not isfinite(value):
+            raise unreadable(self.text, ValueError())
+        return value
 
     def string(self, quote: str) -> str:
         parts: list[str] = []
@@ -251,6 +260,8 @@ class _Reader:
             if not isinstance(key, str):
                 raise ValueError("key that is not a string")
             self.expect(":")
+            if key in out:
+                raise ValueError("duplicate key")
             out[key] = self.value(depth + 1)
             self.separator("}")
         self.at += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 from karat.traces._calls import read_call, result_step
@@ -12,8 +11,26 @@ from karat.traces._literals import read_literal, read_loose_arguments
 from karat.traces.steps import Step, ToolCall, UnreadCall, Unused
 
 _LABEL = re.compile(
-    r"[ \t]*(?:\*\*)?(Thought|Action Input|Action|Observation|Final Answer)(?:\*\*)?[ \t]*\d{0,3}:(?:\*\*)?"
+    r"[ \t]*(?:(?:[-*+>]|#{1,6})[ \t]+)?(?:\*\*)?(Thought|Action[ _]?Input|Action|Observation|Final[ _]?Answer)"
+    r"(?:\*\*)?[ \t]*\d{0,3}:(?:\*\*)?",
+    re.IGNORECASE,
 )
+_LABELS = {
+    "thought": "Thought",
+    "action": "Action",
+    "actioninput": "Action Input",
+    "observation": "Observation",
+    "finalanswer": "Final Answer",
+}
+"""The labels by their letters: models write `Action_Input` and `action input` too."""
+_ACTION = re.compile(r"[Aa](?:ction|CTION)[ _]?(?:[Ii]nput|INPUT)?[*\"'\s\d]{0,8}:")
+"""The label of an action, or its key in JSON, anywhere in a text: a cheap test that passes most prose."""
+_WRITTEN = re.compile(r"[^\W\d][\w.-]*(?:[ \t]*(?:\[.*\]|\(.*\))[ \t]*(?:\n.*)?)?", re.DOTALL)
+"""An action as the ReAct paper writes it (`search[Oslo]`), as a Python call, or the bare name of a tool."""
+_NO_ACTION = re.compile(
+    r"(?:(?:none|n/?a|no action|no tool|finish|final answer)\b.*)?", re.IGNORECASE | re.DOTALL
+)
+"""Actions that call nothing: the agent ends, or does not need a tool."""
 _TEMPLATE = (
     "the action to take",
     "the input to the action",
@@ -22,8 +39,11 @@ _TEMPLATE = (
 )
 """How the instructions of LangChain and CrewAI describe the sections: CrewAI repeats them after a tool's result."""
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_TAGGED = re.compile(r"\s*(?:[\[{<]|```)|\s*[^\W\d][\w.-]*\s*(?:\(|<arg_)|[^\W\d][\w.-]*\s*\Z")
+"""How the text of a <tool_call> begins: JSON, a fence, XML, `name(`, or (in GLM's template) the bare name of a tool."""
 _CALLING = "Calling tools:"
-_MARKS = (_CALLING, "[", "{", " ", "\n", "\t", "\r")
+_LATER_CALLING = re.compile(r"^Calling tools:\s*(?=\[)", re.MULTILINE)
+_MARKS = (_CALLING, "[", "{", "`", " ", "\n", "\t", "\r")
 _BRACKET = re.compile(r"\s*[\[{]")
 _BLOCK = re.compile(r"""["'](?:tool|function)""")
 """The key or the type of a call."""
@@ -35,8 +55,11 @@ _UNTYPED = (
 _TEMPLATES = re.compile(
     r"<(?:\w+:)?invoke name=|<function=[\w.-]+>|<\|python_tag\|>|\[TOOL_CALLS\]\s*[\[{\w]"
     r"|<[|｜]tool[_▁]calls?[_▁](?:section[_▁])?begin[|｜]>"
+    r"|<\|tool_calls?\|>\s*[\[{\w]|<\|START_ACTION\|>|<\|[^<]{0,100}\bto=functions\.[\w.-]+"
+    r"|<(?:tool_calls|TOOLCALL)>\s*[\[{]|<start_function_call>\s*call"
 )
-"""How models write calls by their own chat templates, which servers parse: Claude, Llama, Mistral, DeepSeek, Kimi."""
+"""How models write calls by their own chat templates, which servers parse: Claude, Llama, Mistral, DeepSeek, Kimi,
+Granite and Phi, Command R, gpt-oss (Harmony), Nemotron, FunctionGemma."""
 _FENCE = re.compile(r"```(?:json)?")
 
 
@@ -46,7 +69,11 @@ NOT_AGENTS = frozenset(("user", "human", "system", "developer", "tool", "functio
 
 def may_hold_calls(text: str) -> bool:
     """Return whether a text is worth a closer look."""
-    return "Action" in text or _OPEN in text or text.startswith(_CALLING) or _is_template(text)
+    return _may_hold_action(text) or _OPEN in text or _CALLING in text or _is_template(text)
+
+
+def _may_hold_action(text: str) -> bool:
+    return ("ction" in text or "CTION" in text) and _ACTION.search(text) is not None
 
 
 def _is_template(text: str) -> bool:
@@ -62,42 +89,74 @@ def may_be_blocks(text: str) -> bool:
 
 def is_prose(text: str) -> bool:
     """Return whether a text needs no closer look: it holds no calls and is no content blocks."""
-    if "Action" in text or (("<" in text or "[TOOL" in text) and (_OPEN in text or _is_template(text))):
+    if ":" in text and (_may_hold_action(text) or _CALLING in text):
         return False
-    return not text.startswith(_MARKS) or not (may_hold_calls(text) or may_be_blocks(text))
+    if ("<" in text or "[TOOL" in text) and (_OPEN in text or _is_template(text)):
+        return False
+    return not text.startswith(_MARKS) or not may_be_blocks(text)
 
 
 def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused] | None:
     """Return the steps of an assistant's text that holds calls; None where it holds none."""
     if text.startswith(_CALLING):
-        return [_listed_calls(text, extra)]
-    if _OPEN in text:
-        return _tagged(role, text, extra)
+        return [_listed_calls(text, None, text[len(_CALLING) :], extra)]
+    if _CALLING in text and (later := _LATER_CALLING.search(text)) is not None:
+        return [_listed_calls(text, text[: later.start()].strip() or None, text[later.end() :], extra)]
+    if _OPEN in text and (tagged := _tagged(role, text, extra)) is not None:
+        return tagged
     if _is_template(text):
         return [UnreadCall("", "a tool call in a model's own template: parse it into tool_calls first", text)]
-    sections = list(_sections(text)) if "Action" in text else []
+    if not _may_hold_action(text):
+        return None
+    if "action_input" in text and (only := _blob(text)) is not None:
+        # LangChain's structured chat: the whole message is one action.
+        return None if isinstance(only, str) else [Step(role, text, [only], extra=extra)]
+    sections = list(_sections(text))
     labels = [label for label, _, _ in sections]
     if "Action" not in labels:
         return None
     for at, (label, _, inside) in enumerate(sections):
         if label == "Action" and (labels[at + 1 : at + 2] == ["Action Input"] or _blob(inside) is not None):
             return list(_transcript(role, sections, extra))
-    if "Thought" in labels and ("Action", "Observation") in pairwise(labels):
-        return [UnreadCall("", "an action without an 'Action Input:'", text)]
+    if "Thought" in labels:
+        for at, (label, _, inside) in enumerate(sections):
+            observed = labels[at + 1 : at + 2] == ["Observation"]
+            if label != "Action" or _NO_ACTION.fullmatch(inside) is not None:
+                continue
+            if observed or inside.startswith(("{", "```")) or _WRITTEN.fullmatch(inside):
+                return [UnreadCall("", "an action without an 'Action Input:'", text)]
     return None
 
 
-def _listed_calls(text: str, extra: dict[str, Any]) -> Step | Unused:
-    """Read `Calling tools:` and a Python list of calls."""
+def awaits_observation(text: str) -> bool:
+    """Return whether a text without calls ends with an action, to which the next message may give the result."""
+    if not _may_hold_action(text):
+        return False
+    sections = list(_sections(text))
+    return bool(sections) and sections[-1][0] == "Action" and _NO_ACTION.fullmatch(sections[-1][2]) is None
+
+
+def is_observation(text: str) -> bool:
+    """Return whether a text begins with `Observation:`."""
+    match = _LABEL.match(text.lstrip()[:200])
+    return match is not None and _label(match) == "Observation"
+
+
+def _label(match: re.Match[str]) -> str:
+    return _LABELS[match[1].lower().replace(" ", "").replace("_", "")]
+
+
+def _listed_calls(text: str, content: str | None, calling: str, extra: dict[str, Any]) -> Step | Unused:
+    """Read the Python list of calls that follows `Calling tools:`."""
     try:
-        listed = read_literal(text[len(_CALLING) :].strip())
+        listed = read_literal(calling.strip())
     except ValueError:
         return UnreadCall("", "tool calls that are not written as a Python list", text)
     calls = [read_call(each) for each in listed] if isinstance(listed, list) else [None]
     found = [call for call in calls if call is not None]
     if len(found) < len(calls):
         return UnreadCall("", "a tool call without a name", text)
-    return Step("assistant", None, found, extra=extra)
+    return Step("assistant", content, found, extra=extra)
 
 
 def _tagged(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused] | None:
@@ -107,15 +166,17 @@ def _tagged(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused] 
     while at >= 0:
         start = at + len(_OPEN)
         end = text.find(_CLOSE, start)
-        inside = (text[start:] if end < 0 else text[start:end]).strip()
-        if inside.startswith(("{", "<")):
-            fields, raw = read_loose_arguments(inside)
-            call = read_call(fields) if raw is None else None
-            if call is None:
+        inside = text[start:] if end < 0 else text[start:end]
+        if _TAGGED.match(inside) is not None:
+            fields, raw = read_loose_arguments(_unfenced(inside))
+            listed = fields if isinstance(fields, list) and fields else [fields]
+            found = [read_call(each) for each in listed] if raw is None else [None]
+            read = [call for call in found if call is not None]
+            if len(read) < len(found):
                 return [
                     UnreadCall("", "the text of a <tool_call> is not JSON with a name and arguments", text)
                 ]
-            calls.append(call)
+            calls.extend(read)
         at = -1 if end < 0 else text.find(_OPEN, end)
     return [Step(role, text, calls, extra=extra)] if calls else None
 
@@ -133,7 +194,7 @@ def _sections(text: str) -> Iterator[tuple[str, str, str]]:
             continue
         if lines:
             yield label, "".join(lines), "".join(inner).strip()
-        label, lines, inner = match[1], [line], [line[match.end() :]]
+        label, lines, inner = _label(match), [line], [line[match.end() :]]
     if lines:
         yield label, "".join(lines), "".join(inner).strip()
 
@@ -170,28 +231,44 @@ def _transcript(
                 return
             calls.append(ToolCall(None, named, _input(given)))
         elif (blob := _blob(inside)) is not None:
-            calls.append(blob)
+            if isinstance(blob, ToolCall):
+                calls.append(blob)
+        elif _NO_ACTION.fullmatch(inside) is None:
+            yield UnreadCall("", "an action without an 'Action Input:'", whole)
+            return
     if texts:
         yield Step(role, "".join(texts).strip(), calls, extra=extra)
 
 
 def _input(given: str) -> Any:
     """Return the arguments of an action; text that is not an object becomes the tool's only argument, `input`."""
-    text = _FENCE.sub("", given).strip() if "```" in given else given.strip()
+    text = _unfenced(given)
     if not text:
         return {}
     arguments, raw = read_loose_arguments(text)
     return arguments if raw is None and isinstance(arguments, dict) else {"input": text}
 
 
-def _blob(inside: str) -> ToolCall | None:
-    """Read an action written as JSON: `{"action": "search", "action_input": {…}}`."""
-    text = _FENCE.sub("", inside).strip() if "```" in inside else inside.strip()
+def _blob(inside: str) -> ToolCall | str | None:
+    """Read an action written as JSON: `{"action": "search", "action_input": {…}}`, or with a name and arguments.
+
+    The text of a final answer is no call and returned as it is. None where the text is no action.
+    """
+    text = _unfenced(inside)
     if not text.startswith("{"):
         return None
     fields, raw = read_loose_arguments(text)
-    if raw is not None or not isinstance(fields, dict) or not isinstance(fields.get("action"), str):
+    if raw is not None or not isinstance(fields, dict):
         return None
+    action = fields.get("action")
+    if not isinstance(action, str):
+        return read_call(fields) if "name" in fields and "arguments" in fields else None
+    if action.strip().lower() in ("", "final answer"):
+        return text if action.strip() else None
     given = fields.get("action_input")
     arguments = given if isinstance(given, dict) else {} if given is None else {"input": given}
-    return ToolCall(None, fields["action"], arguments) if fields["action"].strip() else None
+    return ToolCall(None, action, arguments)
+
+
+def _unfenced(text: str) -> str:
+    return (_FENCE.sub("", text) if "```" in text else text).strip()

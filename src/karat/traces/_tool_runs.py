@@ -13,7 +13,7 @@ import msgspec
 from karat.traces._literals import read_loose_arguments
 from karat.traces._objects import decoded, plain
 from karat.traces.formats.langchain import tool_message
-from karat.traces.steps import ToolCall, ToolResult, rest, text_or_none
+from karat.traces.steps import ToolCall, ToolResult, TraceError, rest, text_or_none
 
 
 class ToolRun(msgspec.Struct, frozen=True):
@@ -22,6 +22,12 @@ class ToolRun(msgspec.Struct, frozen=True):
     call: ToolCall
     result: ToolResult | None
     beside: dict[str, Any]
+
+
+def check_name(name: object, where: str) -> None:
+    """Raise a TraceError where a recorded run of a tool has no name: an invented one would equal another's."""
+    if not isinstance(name, str) or not name.strip():
+        raise TraceError(f"{where or 'the trace'}: a run of a tool without a name ({name!r})"[:300])
 
 
 def tool_run(

@@ -287,6 +287,8 @@ def _decode(text: str) -> Any:
 def _read_envelope(value: dict[str, Any], depth: int) -> Iterator[Step | Unused]:
     for key in ENVELOPES:
         inside = value.get(key)
+        if key == "input" and "name" in value and isinstance(inside, dict) and not _is_envelope(inside):
+            break  # a call with its input, and no messages
         if isinstance(inside, (list, tuple, dict)) or (
             isinstance(inside, str) and _decode(inside) is not None
         ):
@@ -301,3 +303,8 @@ def _read_envelope(value: dict[str, Any], depth: int) -> Iterator[Step | Unused]
     keys = ", ".join(str(key)[:40] for key in list(value)[:8])
     reason = f"a dict with the keys {keys or '(none)'} is in no known format; {nearest_format(value)}"
     yield Unused("", reason, value)
+
+
+def _is_envelope(value: dict[str, Any]) -> bool:
+    """Return whether a dict is a document or a message of a format, or contains one."""
+    return any(key in value for key in ENVELOPES) or any(format.detect(value) for format in formats())

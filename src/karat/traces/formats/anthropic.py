@@ -73,6 +73,8 @@ def read_block(block: Any) -> Found:
     if not is_tool_block(block):
         return None
     if block["type"] in _USES:
+        if block.get("partial_json") and not block.get("input"):
+            return UnreadCall("", "a piece of a tool call (merge the chunks of a stream first)", block)
         return _call(block) or UnreadCall("", "a tool call without a name", block)
     return _result(block)
 

@@ -18,6 +18,12 @@ _ID = re.compile(
     r"(?:_\w+)?_\d[\w:.-]*"
 )
 
+_CODE = re.compile(
+    r"^[ \t]*(?:[\w., ]+=[ \t]*)?(?:await[ \t]+)?[^\W\d][\w.]*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\);?[ \t]*$",
+    re.MULTILINE,
+)
+"""A line of code that makes a call: `x = await rm(path='/')`."""
+
 
 def detect(value: object) -> bool:
     """A line of a result or ground-truth file, known by its id."""
@@ -71,5 +77,8 @@ def _read(given: Any, where: str, value: dict[str, Any]) -> Iterator[Step | Unus
 
 def _is_prose(text: str) -> bool:
     """Return whether a text is an answer and not a call that cannot be read."""
-    head, bracket, _ = text.strip().partition("(")
+    text = text.strip()
+    if _CODE.search(text) is not None or (text.startswith("{") and read_arguments(text)[1] is None):
+        return False
+    head, bracket, _ = text.partition("(")
     return not bracket or " " in head.strip()

@@ -63,14 +63,16 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
     else:
         before = [*placed(read({"contents": preceding}), beside[0])] if isinstance(preceding, list) else []
     yield from before
+    is_read = False
     for position, item in enumerate(value[key]):
         given = item = plain(item)
         if key == "candidates":
             item = _candidate(item) if position == 0 else None
         if isinstance(item, dict) and isinstance(item.get("parts"), list):
+            is_read = bool(item["parts"])
             yield from read_content(item)
         else:
-            another = key == "candidates" and position > 0
+            another = key == "candidates" and position > 0 and is_read
             reason = "not the content of the first candidate, or without parts"
             yield Unused(f"{key}[{position}]", reason, given, reviewed=another)
     others = rest(value, key, *(beside if before else ()))

@@ -8,7 +8,7 @@ from typing import Any
 from karat.traces._objects import plain
 from karat.traces.detection import placed
 from karat.traces.detection import read as read_any
-from karat.traces.steps import Step, TraceError, Unused, rest
+from karat.traces.steps import Step, TraceError, UnreadCall, Unused, rest
 
 name = "inspect_ai"
 
@@ -37,15 +37,32 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
             reviewed=True,
         )
         return
-    yield from placed(read_any(value["messages"]), "messages")
-    # Input and output repeat messages; events, scores and the store are no part of the conversation.
+    ids: set[str | None] = set()
+    is_read = False
+    for part in placed(read_any(value["messages"]), "messages"):
+        if isinstance(part, Step):
+            is_read = True
+            ids.update(call.id for call in part.tool_calls)
+        yield part
+    yield from _unlisted(value.get("events"), ids)
+    # Input and output repeat messages; other events, scores and the store are no part of the conversation.
     yield Unused(
         "",
         "the fields of the sample beside its messages",
         rest(value, "messages"),
         harmless=True,
-        reviewed=True,
+        reviewed=is_read,
     )
+
+
+def _unlisted(events: Any, ids: set[str | None]) -> Iterator[Unused]:
+    """Yield the runs of tools that no message asks for, as unread calls."""
+    events = plain(events)
+    for position, event in enumerate(events if isinstance(events, list) else ()):
+        event = plain(event)
+        if isinstance(event, dict) and event.get("event") == "tool" and event.get("id") not in ids:
+            reason = f"a run of the tool {event.get('function')!r} that no message of the sample asks for"
+            yield UnreadCall(f"events[{position}]", reason, event)
 
 
 def _is_log(value: dict[str, Any]) -> bool:

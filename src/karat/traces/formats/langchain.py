@@ -197,7 +197,8 @@ def _calls(fields: dict[str, Any], extra: dict[str, Any]) -> tuple[list[ToolCall
                 calls.append(read)
     chunks = plain(fields.get("tool_call_chunks")) or []
     for position, chunk in enumerate(map(plain, chunks if isinstance(chunks, list) else [chunks])):
-        if not isinstance(chunk, dict) or not chunk.get("name"):
+        # A merged message has whole arguments in its chunks too; text that is not JSON is still being streamed.
+        if not isinstance(chunk, dict) or not chunk.get("name") or read_arguments(chunk.get("args"))[1]:
             reason = "a piece of a tool call (merge the chunks of a stream into messages first)"
             bad.append(UnreadCall(f"tool_call_chunks[{position}]", reason, chunk))
     if not calls:

@@ -11,7 +11,7 @@ from karat.records import JSON
 from karat.traces._objects import decoded, plain
 from karat.traces._observations import Observation, combine, messages
 from karat.traces._spans import Span
-from karat.traces._tool_runs import tool_run
+from karat.traces._tool_runs import check_name, tool_run
 from karat.traces.steps import Step, Unused, rest
 
 name = "langfuse"
@@ -88,6 +88,8 @@ def _observe(item: dict[str, Any], where: str) -> Observation:
     failed = str(item.get("level", "")).upper() == "ERROR"
     output = item.get("output")
     content = item.get("statusMessage", output) if failed and output is None else output
+    if kind in _TOOLS:
+        check_name(called, where)
     named = called if isinstance(called, str) else kind.lower()
     metadata = plain(item.get("metadata"))
     identity = metadata.get("tool_call_id") if isinstance(metadata, dict) else None

@@ -8,7 +8,7 @@ from typing import Any
 from karat.records import JSON
 from karat.traces._objects import plain
 from karat.traces._observations import Observation, combine, messages
-from karat.traces._tool_runs import message_of, tool_run
+from karat.traces._tool_runs import check_name, message_of, tool_run
 from karat.traces.detection import SYSTEM
 from karat.traces.steps import Step, Unused, rest, system_steps
 
@@ -98,6 +98,7 @@ def _observe(run: dict[str, Any], where: str) -> Observation:
     order = run.get("dotted_order") or run.get("start_time")
     start = order if isinstance(order, (str, int, float)) or order is None else str(order)
     if kind in _TOOLS:
+        check_name(run["name"], where)
         answer, beside_answer = _answer(outputs, run.get("error"))
         ran = tool_run(called, inputs, answer, failed=run.get("error") is not None)
         return Observation(

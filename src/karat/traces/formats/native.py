@@ -11,7 +11,7 @@ from karat.records import JSON, Call, Output
 from karat.serialization import prepared
 from karat.traces._calls import is_bare_call, read_bare_call
 from karat.traces._observations import Observation, combine, messages
-from karat.traces._tool_runs import tool_run
+from karat.traces._tool_runs import check_name, tool_run
 from karat.traces.detection import read as read_any
 from karat.traces.steps import Step, ToolCall, ToolResult, Trajectory, UnreadCall, Unused, rest
 
@@ -30,7 +30,7 @@ def detect(value: JSON) -> bool:
             return isinstance(value["steps"], list) and isinstance(value["unused"], list)
         return is_bare_call(value) or _is_recorded(value)
     if isinstance(value, list):
-        return bool(value) and all(map(_is_recorded, value))
+        return any(map(_is_recorded, value)) and all(map(_may_be_recorded, value))
     return isinstance(value, (Step, ToolCall, Output, Call))
 
 
@@ -87,10 +87,16 @@ def _is_recorded(value: Any) -> bool:
     )
 
 
+def _may_be_recorded(value: Any) -> bool:
+    """Return whether a value is a recorded call, or one that lost its name."""
+    return isinstance(value, Call) or (isinstance(value, dict) and value.get("kind") in ("model", "tool"))
+
+
 def _observe(call: Any, where: str) -> Observation:
     fields = call if isinstance(call, dict) else {key: getattr(call, key) for key in Call.__struct_fields__}
     name, given, output, error = (fields.get(key) for key in ("name", "input", "output", "error"))
     if fields["kind"] == "tool":
+        check_name(name, where)
         run = tool_run(str(name), given, None, identity=(fields.get("metadata") or {}).get("id"))
         result = ToolResult(None, str(name), error if error is not None else output, error is not None)
         return Observation(

@@ -21,8 +21,9 @@ _LISTS = ("tool_calls", "toolCalls")
 _CALL_KEYS = (*_LISTS, "function_call", "functionCall")
 _PLAIN_KEYS = frozenset(("role", "content", "tool_call_id", "name", "refusal", "annotations"))
 _FAST_KEYS = _PLAIN_KEYS | {"tool_calls"}
-_BEFORE_BLOCKS = "[{ \n\t\r"
-"""How a text begins that may be content blocks as JSON, which are looked at beside calls too."""
+_TEXT_KEYS = ("name", "refusal", "tool_call_id")
+_FAST_CALL = frozenset(("id", "type", "index", "function"))
+_FAST_BARE = frozenset(("id", "type", "index", "name", "args", "arguments"))
 
 
 def detect(value: object) -> bool:
@@ -70,23 +71,28 @@ def fast_calls(messages: list[Any]) -> tuple[list[str], list[Any]] | None:
                 return None
         elif role != "assistant":
             return None
-        elif "tool_calls" in message and (calls := message["tool_calls"]) is not None:
+        elif "tool_calls" not in message or (calls := message["tool_calls"]) is None:
+            if (content and not is_prose(content)) or (size > 2 and not _is_searched(message)):
+                return None
+        else:
             if type(calls) is not list or (size > 3 and not _is_plain(message, _FAST_KEYS)):
                 return None
-            if content and (not calls or content[0] in _BEFORE_BLOCKS) and not is_prose(content):
+            # Beside calls, prose has to be told from texts that hold others, which have a colon.
+            if content and (not calls or ":" in content) and not is_prose(content):
                 return None
             for call in calls:
+                # The number of keys tells most calls without another key, which may hold a call.
                 if "function" in call:
+                    if len(call) > 3 and not call.keys() <= _FAST_CALL:
+                        return None
                     call = call["function"]
                     names.append(call["name"])
                     arguments.append(call["arguments"])
-                elif "raw" in call or "custom" in call:
+                elif "raw" in call or "custom" in call or (len(call) > 4 and not call.keys() <= _FAST_BARE):
                     return None
                 else:
                     names.append(call["name"])
                     arguments.append(call["arguments" if "arguments" in call else "args"])
-        elif (size > 2 and not _is_plain(message, _FAST_KEYS)) or (content and not is_prose(content)):
-            return None
     return names, arguments
 
 
@@ -95,6 +101,13 @@ def _is_plain(message: dict[str, Any], keys: frozenset[str]) -> bool:
     return message.keys() <= keys and all(
         part is None or type(part) is str or part == [] or key in ("content", "tool_calls")
         for key, part in message.items()
+    )
+
+
+def _is_searched(message: dict[str, Any]) -> bool:
+    """Return whether a message without calls is plain, and no text beside its content holds a call."""
+    return _is_plain(message, _FAST_KEYS) and all(
+        type(message.get(key)) is not str or is_prose(message[key]) for key in _TEXT_KEYS
     )
 
 
@@ -189,15 +202,17 @@ def _is_enveloped(value: dict[str, Any]) -> bool:
 
 
 def _read_completion(value: dict[str, Any]) -> Iterator[Step | Unused]:
+    is_read = False
     for position, choice in enumerate(value["choices"]):
         choice = plain(choice)
         message = plain(choice.get("message")) if isinstance(choice, dict) else None
         where = f"choices[{position}]"
         if position or not isinstance(message, dict):
-            yield Unused(
-                where, "only the message of the first choice is the trajectory", choice, reviewed=True
-            )
+            # Without a message in the first choice, a call in another one may be the agent's.
+            reason = "only the message of the first choice is the trajectory"
+            yield Unused(where, reason, choice, reviewed=is_read)
         else:
+            is_read = True
             # Why it ended and the like become the extras of the step.
             yield from read_message({**rest(choice, "message"), "role": "assistant", **message})
     others = rest(value, "choices")

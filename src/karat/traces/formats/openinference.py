@@ -8,7 +8,7 @@ from typing import Any
 from karat.records import JSON
 from karat.traces._observations import Observation, combine, messages
 from karat.traces._spans import Span, spans_of, strays_of
-from karat.traces._tool_runs import tool_run
+from karat.traces._tool_runs import check_name, tool_run
 from karat.traces.formats import opentelemetry
 from karat.traces.steps import Step, Unused, rest
 
@@ -59,7 +59,8 @@ def _observe(span: Span) -> Observation:
 
 def _tool(span: Span) -> Observation:
     called = span.take("tool.name")
-    called = called if isinstance(called, str) else span.name
+    called = called if isinstance(called, str) else span.value.get("name")
+    check_name(called, span.where)
     # `tool.parameters` is the tool's schema in some instrumentations and its arguments in others, while
     # `input.value` is always what it was given.
     given, answer = span.take("input.value", "tool.parameters"), span.answer("output.value")

@@ -15,7 +15,7 @@ from karat.traces._literals import read_arguments
 from karat.traces._objects import decoded, plain
 from karat.traces._observations import Observation, combine, messages
 from karat.traces._spans import Event, Span, flat, spans_of, strays_of
-from karat.traces._tool_runs import ToolRun, tool_run
+from karat.traces._tool_runs import ToolRun, check_name, tool_run
 from karat.traces.formats import langfuse
 from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
 
@@ -109,7 +109,10 @@ def _speaks(span: Span) -> bool:
 
 def _tool(span: Span) -> Observation:
     called = span.take("gen_ai.tool.name")
-    called = called if isinstance(called, str) else span.name.removeprefix("execute_tool ")
+    if not isinstance(called, str):
+        named = span.value.get("name")
+        called = named.removeprefix("execute_tool").strip() if isinstance(named, str) else named
+    check_name(called, span.where)
     answer = span.answer("gen_ai.tool.call.result", "gen_ai.tool.message")
     failed = span.failed or "error.type" in span.attributes
     given, identity = span.take("gen_ai.tool.call.arguments"), span.take("gen_ai.tool.call.id")
@@ -118,7 +121,10 @@ def _tool(span: Span) -> Observation:
 
 def _traceloop_tool(span: Span) -> Observation:
     called = span.take("traceloop.entity.name")
-    called = called if isinstance(called, str) else span.name.removesuffix(".tool")
+    if not isinstance(called, str):
+        named = span.value.get("name")
+        called = named.removesuffix(".tool") if isinstance(named, str) else named
+    check_name(called, span.where)
     answer = span.answer("traceloop.entity.output")
     return _run(span, tool_run(called, span.take("traceloop.entity.input"), answer, failed=span.failed))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from karat.traces._literals import read_call
 from karat.traces._objects import plain
+from karat.traces._text_calls import is_prose
 from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, rest
 
 name = "potato"
@@ -56,16 +58,33 @@ def fast_calls(turns: list[Any]) -> tuple[list[str], list[Any]] | None:
             return None
         role = roles.get(speaker)
         if role is None:
-            role = roles[speaker] = "action" if "(action)" in speaker.lower() else role_of(speaker.lower())
+            role = roles[speaker] = _fast_role(speaker)
         if role == "action":
             action = _ACTION.fullmatch(text)
             if action is None:
                 return None
             names.append(action[1])
             arguments.append(_decode(action[2]))
-        elif type(text) is not str or (role == "assistant" and "(action)" in text.lower()):
+        elif type(text) is not str:
+            return None
+        elif role == "assistant":
+            # A text that holds a call has one of these marks.
+            if (
+                ("(" in text and "(action)" in text.lower())
+                or ((":" in text or "<" in text or "[" in text) and not is_prose(text))
+            ):  # fmt: skip
+                return None
+        elif role == "":
             return None
     return names, arguments
+
+
+@lru_cache(maxsize=1024)
+def _fast_role(speaker: str) -> str:
+    """Return the role of a speaker, `action` for one that acts; "" if the name itself may hold a call."""
+    if not is_prose(speaker):
+        return ""
+    return "action" if "(action)" in speaker.lower() else role_of(speaker.lower())
 
 
 def _read_turn(turn: dict[str, Any], where: str) -> Iterator[Step | Unused]:

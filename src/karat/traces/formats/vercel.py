@@ -162,6 +162,8 @@ def _part(part: Any) -> Found:
         )
     if isinstance(kind, str) and kind.startswith("tool-") and ("toolCallId" in part or "state" in part):
         return _invocation(part, kind.removeprefix("tool-"), "type")
+    if isinstance(kind, str) and kind.startswith("tool-") and ("input" in part or "args" in part):
+        return UnreadCall("", f"a part {kind[:60]!r} without a toolCallId and a state", part)
     return None
 
 

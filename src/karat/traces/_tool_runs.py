@@ -24,10 +24,11 @@ class ToolRun(msgspec.Struct, frozen=True):
     beside: dict[str, Any]
 
 
-def check_name(name: object, where: str) -> None:
-    """Raise a TraceError where a recorded run of a tool has no name: an invented one would equal another's."""
+def check_name(name: object, where: str) -> str:
+    """Return the name of a recorded run of a tool; without one it is a TraceError: an invented one may match."""
     if not isinstance(name, str) or not name.strip():
         raise TraceError(f"{where or 'the trace'}: a run of a tool without a name ({name!r})"[:300])
+    return name
 
 
 def tool_run(

@@ -59,8 +59,7 @@ def _observe(span: Span) -> Observation:
 
 def _tool(span: Span) -> Observation:
     called = span.take("tool.name")
-    called = called if isinstance(called, str) else span.value.get("name")
-    check_name(called, span.where)
+    called = check_name(called if isinstance(called, str) else span.value.get("name"), span.where)
     # `tool.parameters` is the tool's schema in some instrumentations and its arguments in others, while
     # `input.value` is always what it was given.
     given, answer = span.take("input.value", "tool.parameters"), span.answer("output.value")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from typing import Any
 
 import pytest
@@ -291,3 +292,25 @@ def test_as_many_calls_as_possible_are_paired_out_of_order(masks: list[int], dat
     assert len({*found.values(), *pairs.values()}) == len(found) + len(pairs)
     taken = sum(1 << j for j in found.values())
     assert len(pairs) == most_pairs([mask for i, mask in enumerate(masks) if i not in found], taken)
+
+
+def test_a_pattern_is_tried_once_for_each_value() -> None:
+    def calls(text: str) -> list[dict[str, Any]]:
+        return [{"name": "f", "arguments": {"q": text, "n": n}} for n in range(40)]
+
+    rules = {"f": {"q": {"regex": "(?:a|aa)+b"}, "*": "ignore"}}
+    evaluator = TrajectoryMatchEvaluator(mode="unordered", tool_args_match_overrides=rules)
+    start = time.process_time()
+    assert evaluator.evaluate(outputs=calls("a" * 24), reference_outputs=calls("x")).score == 0.0
+    assert time.process_time() - start < 2
+
+
+def test_all_patterns_of_an_evaluation_have_one_limit() -> None:
+    calls = [{"name": "f", "arguments": {"q": "a" * (28 + n)}} for n in range(8)]
+    rules = {"f": {"q": {"regex": "(?:a|aa)+b"}}}
+    start = time.process_time()
+    with pytest.raises(TraceError, match="regex"):
+        TrajectoryMatchEvaluator(mode="unordered", tool_args_match_overrides=rules).evaluate(
+            outputs=calls, reference_outputs=calls
+        )
+    assert time.process_time() - start < 2

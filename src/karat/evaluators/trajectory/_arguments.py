@@ -7,6 +7,8 @@ same text.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, Protocol
@@ -338,7 +340,24 @@ def _collect(agent: Any, reference: Any, mode: str, path: str, found: list[Diffe
 
 
 REGEX_SECONDS = 1.0
-"""How long one pattern may run on one value before it is an error."""
+"""How long all patterns may run in one evaluation before it is an error."""
+
+
+class _Patterns(threading.local):
+    """What the patterns of an evaluation took so far, and what they found: a verdict depends on one side only."""
+
+    def __init__(self) -> None:
+        self.left = REGEX_SECONDS
+        self.found: dict[tuple[Any, str], bool] = {}
+
+
+_patterns = _Patterns()
+
+
+def start_patterns() -> None:
+    """Begin an evaluation: its patterns may take REGEX_SECONDS together."""
+    _patterns.left = REGEX_SECONDS
+    _patterns.found.clear()
 
 
 class FieldCheck(msgspec.Struct, frozen=True):
@@ -396,6 +415,7 @@ def _within(absolute: Any, relative: Any) -> Callable[[Any, Any], bool]:
     for bound in (absolute, relative):
         if not _is_number(bound) or not bound >= 0:
             raise ValueError(f"a tolerance must be a number, 0 or more, not {bound!r}")
+    least, share = _decimal(absolute), _decimal(relative)
 
     def test(a: Any, b: Any) -> bool:
         if equal(a, b) or not (_is_number(a) and _is_number(b)):
@@ -403,7 +423,7 @@ def _within(absolute: Any, relative: Any) -> Callable[[Any, Any], bool]:
         x, y = _decimal(a), _decimal(b)
         if not (x.is_finite() and y.is_finite()):
             return False
-        return abs(x - y) <= max(_decimal(absolute), _decimal(relative) * max(abs(x), abs(y)))
+        return abs(x - y) <= max(least, share * max(abs(x), abs(y)))
 
     return test
 
@@ -438,11 +458,19 @@ def _pattern(pattern: Any, ignore_case: bool) -> Callable[[Any, Any], bool]:
             return False
         if text is None:
             return False
+        found = _patterns.found.get((compiled, text))
+        if found is not None:
+            return found
+        start = time.perf_counter()
         try:
-            return compiled.fullmatch(text, timeout=REGEX_SECONDS) is not None
+            found = compiled.fullmatch(text, timeout=max(_patterns.left, 0.001)) is not None
         except TimeoutError as error:
             raise TraceError(
-                f"the regex {pattern!r} ran longer than {REGEX_SECONDS:g} s on one value: make it simpler"
+                f"the regex {pattern!r} ran longer than {REGEX_SECONDS:g} s on the values of one trajectory: "
+                "make it simpler"
             ) from error
+        _patterns.left -= time.perf_counter() - start
+        _patterns.found[compiled, text] = found
+        return found
 
     return test

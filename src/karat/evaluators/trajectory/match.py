@@ -28,6 +28,7 @@ from karat.evaluators.trajectory._arguments import (
     Rule,
     build_rule,
     override_codes,
+    start_patterns,
 )
 from karat.evaluators.trajectory._calls import Calls, fast_calls, read_calls, read_reference
 from karat.evaluators.trajectory._pairing import (
@@ -172,6 +173,8 @@ class TrajectoryMatchEvaluator(Evaluator):
         reference = fast_calls(reference_outputs)
         if reference is None:
             reference = read_reference(reference_outputs, self.key)
+        if self.rules:
+            start_patterns()
         try:
             alignment = self._align(agent, reference)
             passed = not (alignment.needed and self._needs_all) and (

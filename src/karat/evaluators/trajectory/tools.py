@@ -16,6 +16,7 @@ from karat.evaluators.trajectory._arguments import (
     Rule,
     build_rule,
     override_codes,
+    start_patterns,
 )
 from karat.evaluators.trajectory._calls import Calls, read_calls, read_reference, read_trajectory, storable
 from karat.evaluators.trajectory._pairing import ComparisonLimit, pair_in_any_order
@@ -164,6 +165,8 @@ class ToolCallAccuracyEvaluator(Evaluator):
         reference = read_reference(reference_outputs, self.key)
         if not len(reference):
             raise NotApplicable("the reference has no tool calls to be reproduced")
+        if self.rules:
+            start_patterns()
         try:
             return self._judge(agent, reference)
         except RecursionError as error:

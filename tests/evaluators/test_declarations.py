@@ -246,3 +246,18 @@ class TestEvaluateRuns:
 def test_a_run_output_is_an_output():
     assert isinstance(output("x"), Output)
     assert output("x").value == "x"
+
+
+def test_a_factory_function_takes_parameters() -> None:
+    from karat.evaluators import Contains, build_evaluator, register_evaluator
+
+    register_evaluator("contains_by_factory", lambda **params: Contains(**params), "a factory")
+    built = build_evaluator("contains_by_factory", {"case_sensitive": False})
+    assert built.evaluate(outputs="In OSLO.", reference_outputs="oslo").score == 1.0
+
+    def plain(outputs: Any, reference_outputs: Any) -> bool:
+        return bool(outputs == reference_outputs)
+
+    register_evaluator("plain_function", plain, "a function")
+    with pytest.raises(RequestError):
+        build_evaluator("plain_function", {"outputs": 1})

@@ -233,3 +233,8 @@ class TestSentenceTransformers:
         with refuses(RequestError):
             evaluator.evaluate_many([{"outputs": "a", "reference_outputs": "b"}] * 3)
         assert package.loaded == ["nobody/knows"]
+
+
+def test_the_order_of_bleu_is_limited() -> None:
+    with pytest.raises(RequestError):
+        Bleu(max_order=50)

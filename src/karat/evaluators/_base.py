@@ -581,8 +581,34 @@ def _construct(part: Any, name: str, params: dict[str, Any], key: str | None) ->
             evaluator.params = params
         return evaluator
     if params:
-        raise RequestError(f"evaluator {name!r} is a function and takes no parameters")
+        return _manufactured(part, name, params, key)
     return FunctionEvaluator(part, key)
+
+
+def _manufactured(factory: Any, name: str, params: dict[str, Any], key: str | None) -> Any:
+    """Return the evaluator that a registered factory function builds from its parameters."""
+    refusal = f"evaluator {name!r} is a function and takes no parameters"
+    try:
+        signature = inspect.signature(factory)
+        signature.bind(**params)
+    except (TypeError, ValueError) as error:
+        raise RequestError(refusal) from error
+    if "outputs" in signature.parameters or "output" in signature.parameters:
+        raise RequestError(refusal)
+    try:
+        evaluator = factory(**params)
+    except RequestError:
+        raise
+    except FAILURES as error:
+        raise RequestError(f"evaluator {name!r}: {type(error).__name__}: {error}") from error
+    if not any(
+        callable(getattr(evaluator, method, None)) for method in ("evaluate", "compare", "evaluate_runs")
+    ):
+        raise RequestError(refusal)
+    evaluator.key = key or getattr(evaluator, "key", None) or name
+    if not hasattr(evaluator, "params"):
+        evaluator.params = params
+    return evaluator
 
 
 SPEC_FIELDS = ("name", "params", "key", "bounds", "higher_is_better", "pass_fail")

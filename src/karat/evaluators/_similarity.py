@@ -368,7 +368,9 @@ class Bleu(_NgramEvaluator):
         check.flag("lowercase", lowercase)
         # the other tokenizers of sacrebleu download models or need further packages
         check.choice("tokenize", tokenize, ["13a", "char", "intl", "none", "zh"])
-        check.whole("max_order", max_order, 1)
+        if check.whole("max_order", max_order, 1) > 10:
+            # Each order takes as long again: 50 of them take seconds for a text of 100 kB.
+            raise check.refuse("max_order", "a whole number from 1 to 10", max_order)
         self.params = {
             "lowercase": lowercase,
             "tokenize": tokenize,

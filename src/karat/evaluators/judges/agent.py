@@ -285,14 +285,14 @@ def _vote_of(vote: Any) -> Vote:
 
 
 def verified(entry: Mapping[str, Any], rendered: Sequence[str]) -> bool | None:
-    """Whether the cited steps exist and one of them contains the quote; None if nothing is cited."""
+    """Whether the cited steps exist and one of them contains the quote; None if nothing is quoted."""
     steps, quote = entry["steps"], _SPACE.sub(" ", entry["quote"]).strip().casefold()
     if not steps and not quote:
         return None
     if any(not 1 <= step <= len(rendered) for step in steps):
         return False
     if not quote:
-        return True
+        return None
     places = [rendered[step - 1] for step in steps] or list(rendered)
     return any(quote in _SPACE.sub(" ", text).casefold() for text in places)
 

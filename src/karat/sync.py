@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 1.0
 """How long asyncio tasks that a user's task started may take to clean up when the stage is over."""
 
 
-def plain(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+def sync_twin(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """The synchronous twin of an async function, with the same parameters: `run` of `run_async`."""
 
     name = function.__name__.removesuffix("_async")

@@ -11,7 +11,7 @@ from typing import Any
 
 from karat.aggregators._comparisons import Tally
 from karat.analysis.ranking import only_of
-from karat.execution.expected import Together
+from karat.execution.expected_items import Together
 from karat.records import OUTPUT_FAILED, Failed, ItemResult, Ok, Skipped
 from karat.stats._means import MeanState
 from karat.store.columns import kind_of

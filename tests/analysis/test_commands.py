@@ -73,9 +73,9 @@ def test_rank_by_scores_by_comparisons_and_as_a_plan(runs, capsys, says):
 def test_rank_amends_an_evaluation(runs, capsys, tmp_path, says):
     with karat.open_store("karat.db") as store:
         judge = {"name": "by_metric", "params": {"metric": "exact_match"}}
-        from karat.analysis.ranking import comparing
+        from karat.analysis.ranking import as_pairwise_evaluator
 
-        comparing("by_metric")
+        as_pairwise_evaluator("by_metric")
         first = karat.evaluate(runs, [judge], store=store).id
         third = run_at(store, 0.75).id
     assert main(["rank", third, "--amend", first, "--quiet"]) == 0

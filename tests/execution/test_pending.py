@@ -9,7 +9,7 @@ import pytest
 
 import karat
 from karat.errors import StoreError
-from karat.execution.expected import Together, run_lengths
+from karat.execution.expected_items import Together, run_lengths
 from karat.records import Example
 from karat.tasks import Context, Task
 

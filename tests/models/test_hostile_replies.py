@@ -23,7 +23,7 @@ import karat
 from karat import models
 from karat.errors import BudgetReached, RequestError
 from karat.models import _batches, _transport
-from karat.models._pacing import requested_wait
+from karat.models._limits import requested_wait
 from karat.models._replies import read_reply
 from karat.models._structured import output_schema, read_json
 from karat.models.providers import read_tokens, wire_format

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from karat.errors import RequestError
 from karat.models import Limits, RateLimited, get, recording
-from karat.models._pacing import Limiter
+from karat.models._limits import Limiter
 from karat.testing import Failing, FakeClock, FakeProvider
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from karat.errors import CredentialsRefused
 from karat.models import ConnectionRefused, ModelFailure, RateLimited, Retries, ServerFailed, TimedOut
-from karat.models._pacing import requested_wait, reset_wait, with_retries
+from karat.models._limits import requested_wait, reset_wait, with_retries
 from karat.testing import FakeClock
 
 

@@ -18,7 +18,7 @@ import pytest
 import karat
 from karat.store import Store, open_store
 from karat.tasks import FunctionTask
-from karat.view import building
+from karat.view import column_builds
 from karat.view.data import Viewer
 from karat.view.server import Server
 
@@ -141,14 +141,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Columns that a store lacks are not built before it is set, and no request waits for them."""
     opened = threading.Event()
-    really = building.open_store
+    really = column_builds.open_store
 
     def open_later(*arguments: Any, **options: Any) -> Store:
         assert opened.wait(60)
         return really(*arguments, **options)
 
-    monkeypatch.setattr(building, "open_store", open_later)
-    monkeypatch.setattr(building, "PATIENCE", 0.0)
+    monkeypatch.setattr(column_builds, "open_store", open_later)
+    monkeypatch.setattr(column_builds, "PATIENCE", 0.0)
     yield opened
     opened.set()
 

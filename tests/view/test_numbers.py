@@ -16,8 +16,8 @@ from karat.analysis.summary import summarise
 from karat.store.columns import kind_of_outcome
 from karat.store.rows import Row
 from karat.tasks import FunctionTask
+from karat.view.addresses import quoted
 from karat.view.data import Viewer
-from karat.view.names import quoted
 from tests.analysis.test_filters_by_columns import World
 
 SEEDS = range(12)

@@ -36,7 +36,7 @@ from karat.analysis.scores import (
     shared_examples,
     sources_of,
 )
-from karat.analysis.stored import Analysis, find_or_compute
+from karat.analysis.stored_analyses import Analysis, find_or_compute
 from karat.analysis.text_diff import excerpt, word_diff
 from karat.errors import RequestError, did_you_mean, nearest, plural
 from karat.execution.arguments import (
@@ -74,7 +74,7 @@ from karat.store.columns import distinct, example_columns
 from karat.store.handles import Run
 from karat.store.repositories import latest, output_decoder
 from karat.store.run_labels import differing, run_labels
-from karat.sync import plain
+from karat.sync import sync_twin
 from karat.traces import TraceError
 
 if TYPE_CHECKING:
@@ -920,7 +920,7 @@ async def compare_async(
     )
 
 
-compare = plain(compare_async)
+compare = sync_twin(compare_async)
 
 
 def _limits(given: Limits | None) -> list[Limit]:

@@ -41,7 +41,7 @@ from karat.analysis.scores import (
     sources_of,
     unlisted_pairs,
 )
-from karat.analysis.stored import Analysis, find_or_compute
+from karat.analysis.stored_analyses import Analysis, find_or_compute
 from karat.errors import CannotJudge, RequestError, StoreError, did_you_mean, plural
 from karat.evaluators import evaluators
 from karat.execution.arguments import (
@@ -56,7 +56,7 @@ from karat.execution.arguments import (
 )
 from karat.execution.engines import in_thread
 from karat.execution.evaluate import evaluate_async
-from karat.execution.expected import Together
+from karat.execution.expected_items import Together
 from karat.execution.judgments import PreparedEvaluator
 from karat.execution.progress import Listener
 from karat.formatting import (
@@ -86,7 +86,7 @@ from karat.store.columns import (
 )
 from karat.store.handles import CHUNK, Evaluation, Run
 from karat.store.run_labels import run_labels
-from karat.sync import plain
+from karat.sync import sync_twin
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -668,7 +668,7 @@ def rank_stored(
         "failures": failures,
     }
     if evaluator is not None:
-        used = _comparing(evaluations, evaluator, {run.id for run in runs})
+        used = _pairwise_source(evaluations, evaluator, {run.id for run in runs})
         source, higher = evaluator, True
     else:
         sources = sources_of(runs, evaluations)
@@ -697,7 +697,7 @@ def rank_stored(
     )
 
 
-def _comparing(evaluations: Sequence[Evaluation], key: str, runs: set[str]) -> list[Evaluation]:
+def _pairwise_source(evaluations: Sequence[Evaluation], key: str, runs: set[str]) -> list[Evaluation]:
     """The evaluations that compare some of these runs by an evaluator."""
     kinds = {spec.key: spec.kind for each in evaluations for spec in each.header.evaluators}
     if kinds.get(key) not in ("pair", "joint"):
@@ -758,7 +758,7 @@ async def rank_async(
         metric = None if metric is None else _scored_key(the_store, things, metric)
     else:
         compared, _ = runs_and_evaluations(the_store, things) if things else ([], [])
-        compares = None if evaluator is None else comparing(evaluator)
+        compares = None if evaluator is None else as_pairwise_evaluator(evaluator)
         if compares is not None and (judge := PreparedEvaluator(0, compares)).kind == "single":
             raise RequestError(
                 f"{judge.key!r} judges single outputs: rank by its scores (--metric {judge.key})"
@@ -798,7 +798,7 @@ async def rank_async(
     )
 
 
-rank = plain(rank_async)
+rank = sync_twin(rank_async)
 
 
 def plan_rank(
@@ -814,13 +814,13 @@ def plan_rank(
     compared, _ = runs_and_evaluations(the_store, [*earlier, *things])
     if len(compared) < 2:
         raise RequestError("a ranking needs two runs or more: karat rank RUN RUN")
-    judge = PreparedEvaluator(0, comparing(evaluator))
+    judge = PreparedEvaluator(0, as_pairwise_evaluator(evaluator))
     if judge.kind != "pair":
         raise RequestError(f"{judge.key!r} does not compare two outputs, so it has no comparisons to plan")
     return plan_ranking(the_store, compared, judge.key, judge.spec.fingerprint, both_orders=judge.both_orders)
 
 
-def comparing(evaluator: EvaluatorLike) -> Any:
+def as_pairwise_evaluator(evaluator: EvaluatorLike) -> Any:
     """An evaluator as it was given; a plain function, or the place of one, becomes an evaluator that compares."""
     module = importlib.import_module("karat.evaluators._pairwise")  # registers by_metric and by_function
     spec = {"name": evaluator} if isinstance(evaluator, str) else evaluator

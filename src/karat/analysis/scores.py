@@ -15,7 +15,7 @@ import msgspec
 from karat import paths
 from karat.aggregators._folding import FieldNames
 from karat.errors import RequestError, did_you_mean, plural
-from karat.execution.expected import Together
+from karat.execution.expected_items import Together
 from karat.keys import content_hash
 from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example
 from karat.store import Store

@@ -15,7 +15,7 @@ from karat.analysis.failures import FailureKind, failure_kinds
 from karat.analysis.latency import Spread, latency_of
 from karat.analysis.ranking import tally_results
 from karat.analysis.scores import Scores, Source, not_the_same, read_scores, sources_of
-from karat.analysis.stored import is_analysis
+from karat.analysis.stored_analyses import is_analysis
 from karat.errors import RequestError
 from karat.records import (
     AggregateTable,

@@ -16,7 +16,7 @@ from karat.analysis import filters
 from karat.analysis.scores import ScoreArrays, Scores, Source, listed_items, read_scores, sources_of
 from karat.analysis.text_search import search
 from karat.errors import did_you_mean
-from karat.execution.expected import Together
+from karat.execution.expected_items import Together
 from karat.records import OUTPUT_FAILED, Estimate, EvaluatorSpec
 from karat.stats._means import MeanState
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED

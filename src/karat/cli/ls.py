@@ -110,7 +110,7 @@ def _entry(store: Store, handle: Any, scores: dict[str, Estimate]) -> dict[str, 
 
 def newest_estimates(store: Store) -> dict[str, list[Estimate]]:
     """The estimates over all items of the newest aggregation of each run."""
-    from karat.analysis.stored import is_analysis
+    from karat.analysis.stored_analyses import is_analysis
 
     runs = {each.id: each.header.runs for each in store.evaluations.list()}
     found: dict[str, list[Estimate]] = {}

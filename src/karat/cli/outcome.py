@@ -217,7 +217,7 @@ def outcome_blocks(outcome: Outcome) -> list[Block]:
         part = f"{selected:,} of {plural(len(dataset), 'example')}"
         size = part if selected < len(dataset) else plural(len(dataset), "example")
         title = f"{len(outcome.runs)} variants of {name} on {dataset.label} ({size})"
-        from karat.analysis.grid import grid_blocks
+        from karat.analysis.matrix_report import grid_blocks
 
         usage = {run.id: run.header.usage for run in outcome.runs}
         blocks = [Heading(title, 1), *blocks, *grid_blocks(outcome.grid, comparison, usage)]

@@ -44,7 +44,7 @@ from karat.layout import Styled
 
 if TYPE_CHECKING:
     from karat.analysis.gates import Limit
-    from karat.experiments.fitting import DataSample
+    from karat.experiments.consistency import DataSample
     from karat.experiments.plan import Plan
     from karat.experiments.running import Outcome
     from karat.graph import GraphTask, Written
@@ -209,7 +209,7 @@ def show_estimate(plan: Any, sample: int, batch: bool, terminal: Terminal) -> in
     """Print the estimated tokens and cost of a plan."""
     import msgspec
 
-    from karat.experiments.estimating import estimate_plan, estimate_text
+    from karat.experiments.cost_estimate import estimate_plan, estimate_text
     from karat.store import open_store
 
     if isinstance(plan.dataset, str):
@@ -311,32 +311,32 @@ def _check_parts(
     aggregators: list[Any],
 ) -> None:
     """Refuse parts that do not fit each other or the data, before anything runs."""
-    from karat.experiments import fitting
+    from karat.experiments import consistency
 
     first = sample.examples[0] if sample.examples else None
     fields = list(first.input) if first is not None and isinstance(first.input, dict) else []
-    problem = fitting.input_problem(runs[0].task, sample)
+    problem = consistency.input_problem(runs[0].task, sample)
     if problem is not None:
         fix = f"name the field with --input{_one_of(fields)}" if fields else "check --input"
         raise UsageError(f"{given.data}: {problem}; {fix}")
-    problem = fitting.record_problem(runs[0].task, sample)
+    problem = consistency.record_problem(runs[0].task, sample)
     if problem is not None:
         raise UsageError(problem)
     for each in evaluators:
-        if fitting.lacks_reference(each.evaluator, sample):
+        if consistency.lacks_reference(each.evaluator, sample):
             others = _one_of([*fields, *(first.metadata if first is not None else ())])
             raise UsageError(
                 f"{each.evaluator.key} needs an expected output and no example of {given.data} has one:"
                 f" name its field with --expected{others}"
             )
-        problem = fitting.evaluator_problem(each.evaluator, runs)
+        problem = consistency.evaluator_problem(each.evaluator, runs)
         if problem is not None:
             raise UsageError(f"-e {each.name}: {problem}")
     by_key = {each.evaluator.key: each.evaluator for each in evaluators}
     for each in aggregators:
         for place, text in (
-            *fitting.field_problems(each, sample),
-            *fitting.aggregator_problems(each, by_key, given.attempts or 1),
+            *consistency.field_problems(each, sample),
+            *consistency.aggregator_problems(each, by_key, given.attempts or 1),
         ):
             raise UsageError(
                 f"-a {each.name}: {'.'.join(map(str, (*place, '')))[:-1]}{': ' if place else ''}{text}"
@@ -367,7 +367,7 @@ def _dataset(given: argparse.Namespace) -> tuple[Any, DataSample]:
 
     from karat.datasets.dataset import Dataset
     from karat.datasets.readers.rows import FORMATS
-    from karat.experiments.fitting import DataSample
+    from karat.experiments.consistency import DataSample
     from karat.store import open_existing
 
     if given.data == "-":
@@ -411,7 +411,7 @@ def _skipped_notice(dataset: Any) -> str:
 
 def _checked(plan: Plan, terminal: Terminal) -> int:
     from karat.errors import plural
-    from karat.experiments.fitting import record_notice, reference_notice, refuse_missing_keys
+    from karat.experiments.consistency import record_notice, reference_notice, refuse_missing_keys
     from karat.formatting import clean
     from karat.store import check_store
 
@@ -615,7 +615,7 @@ def add_graph_arguments(parser: Parser) -> None:
         help="prefix of the output file names",
     )
     option(
-        "--output_with_ts", "--output-with-ts", "-owt", type=yes, default=None, metavar="BOOL",
+        "--output_with_ts", "--output-with-ts", "-owt", type=boolean, default=None, metavar="BOOL",
         help="include a timestamp in the output file names (default: True)",
     )  # fmt: skip
     option("--output-format", choices=("json", "jsonl"), help="format of the output file (default: json)")
@@ -628,13 +628,13 @@ def add_graph_arguments(parser: Parser) -> None:
         help="variables added to the state of every record",
     )
     option(
-        "--resume", "-r", type=yes, nargs="?", const=True, default=None, metavar="BOOL",
+        "--resume", "-r", type=boolean, nargs="?", const=True, default=None, metavar="BOOL",
         help="resume an unfinished run (default: True); False starts a new one",
     )  # fmt: skip
     option(
         "--debug",
         "-d",
-        type=yes,
+        type=boolean,
         nargs="?",
         const=True,
         default=None,
@@ -643,7 +643,7 @@ def add_graph_arguments(parser: Parser) -> None:
     )
 
 
-def yes(text: str) -> bool:
+def boolean(text: str) -> bool:
     """`True` or `False`, as the seeds' tools write it."""
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     if text.lower() not in words:
@@ -689,7 +689,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     plan = _graph_plan(task, dataset, given, count)
     _refuse_thresholds(read_thresholds(given.fail_under), plan)
     if given.check:
-        from karat.experiments.fitting import refuse_missing_keys
+        from karat.experiments.consistency import refuse_missing_keys
 
         refuse_missing_keys(plan)
         return _checked_graph(task, dataset, terminal)

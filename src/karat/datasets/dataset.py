@@ -573,7 +573,7 @@ class FileExamples:
             id, input, expected, metadata = parts
             if id is None and hash_of(content_of(input, expected, metadata)) == hashed:
                 occurrence += 1
-                id = numbered(hashed, occurrence)
+                id = with_occurrence(hashed, occurrence)
             if id == wanted:
                 return line
         return None
@@ -620,10 +620,10 @@ class Occurrences:
         if count is None:
             return hashed
         self._counts[key] = count = count + 1
-        return numbered(hashed, count)
+        return with_occurrence(hashed, count)
 
 
-def numbered(hashed: str, occurrence: int) -> str:
+def with_occurrence(hashed: str, occurrence: int) -> str:
     """The id of the nth example with this hash."""
     return hashed if occurrence == 1 else f"{hashed}#{occurrence}"
 
@@ -667,7 +667,7 @@ class Identities:
         count = 1
         if not self._contents.add(key):
             self.counts[key] = count = self.counts.get(key, 1) + 1
-        id = numbered(hashed, count)
+        id = with_occurrence(hashed, count)
         if self._some_look_generated and _key(id) in self._explicit:
             self._refuse_taken(id, place)
         return id

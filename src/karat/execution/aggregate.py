@@ -27,7 +27,7 @@ from karat.evaluators._base import threshold_problem
 from karat.evaluators._pairwise import run_ranks, run_scores
 from karat.execution.arguments import EvaluationLike, StoreLike, as_list, handle_of, store_of
 from karat.execution.engines import failure_of, in_thread
-from karat.execution.expected import Together
+from karat.execution.expected_items import Together
 from karat.execution.labels import corrected_estimates, label_evaluations, with_audits
 from karat.execution.pipeline import environment
 from karat.execution.progress import Listener, Progress, listener
@@ -53,7 +53,7 @@ from karat.serialization import encode, prepared
 from karat.store.backend import RecordDecoder
 from karat.store.handles import Aggregation, Chunks, Evaluation, StoredDataset, check_complete
 from karat.store.repositories import count_items, latest, result_decoder
-from karat.sync import plain
+from karat.sync import sync_twin
 
 
 async def aggregate_async(
@@ -144,7 +144,7 @@ async def aggregate_async(
     return the_store.aggregations.add(header)
 
 
-aggregate = plain(aggregate_async)
+aggregate = sync_twin(aggregate_async)
 
 
 class _Described(msgspec.Struct):

@@ -22,7 +22,7 @@ from karat.execution.arguments import (
     store_of,
 )
 from karat.execution.engines import InlineEngine, engines
-from karat.execution.expected import Together
+from karat.execution.expected_items import Together
 from karat.execution.judgments import BatchWork, EvaluatorWork, Judgment, PreparedEvaluator
 from karat.execution.pipeline import Phase, Stage, environment, open_or_wait
 from karat.execution.progress import Listener
@@ -33,7 +33,7 @@ from karat.store.backend import FAILED, REUSED, SKIPPED, Backend, Mark, StoredRo
 from karat.store.handles import Chunks, Evaluation, Run, StoredDataset, check_complete
 from karat.store.lease import Held
 from karat.store.repositories import example_decoder, latest, output_decoder, result_decoder
-from karat.sync import plain
+from karat.sync import sync_twin
 
 # Items of an evaluation that need no work: the output failed, or the result is copied from an earlier evaluation.
 #
@@ -225,7 +225,7 @@ async def evaluate_async(
     return evaluation
 
 
-evaluate = plain(evaluate_async)
+evaluate = sync_twin(evaluate_async)
 
 
 def _runs(store: Store, given: Sequence[RunLike], amended: list[Evaluation]) -> list[Run]:

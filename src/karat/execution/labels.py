@@ -360,7 +360,7 @@ def corrected_estimates(
         if mine:
             found = _ppi(key, run, judged, mine, confidence)
         elif others:
-            found = _borrowed(key, run, judged, others, scores, confidence)
+            found = _from_other_runs(key, run, judged, others, scores, confidence)
         else:
             continue
         of = max(sizes[key, run], len(judged))
@@ -421,7 +421,7 @@ def one_design(labels: Sequence[Label]) -> tuple[list[Label], int]:
     return used, len({label.item for label in other} - known)
 
 
-def _borrowed(
+def _from_other_runs(
     key: str,
     run: str,
     judged: Mapping[LabelledItem, float],

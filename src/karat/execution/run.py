@@ -24,7 +24,7 @@ from karat.execution.arguments import (
     store_of,
 )
 from karat.execution.engines import engines, failure_of, item_failure
-from karat.execution.expected import Together, run_lengths
+from karat.execution.expected_items import Together, run_lengths
 from karat.execution.pipeline import Done, Phase, Stage, defaults, environment, open_or_wait
 from karat.execution.progress import Listener
 from karat.keys import Wanted, fingerprint, output_item
@@ -48,7 +48,7 @@ from karat.store.backend import FAILED, OK, Cells, Mark, StoredRow
 from karat.store.columns import cells_of_output
 from karat.store.handles import Chunks, Run, StoredDataset
 from karat.store.repositories import example_decoder, latest, output_decoder
-from karat.sync import plain
+from karat.sync import sync_twin
 from karat.tasks import Context, Task, as_task
 
 
@@ -139,7 +139,7 @@ async def run_async(
     return run
 
 
-run = plain(run_async)
+run = sync_twin(run_async)
 
 
 def _units(task: Task, data: StoredDataset, run: Run) -> Iterator[int]:

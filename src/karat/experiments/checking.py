@@ -18,7 +18,7 @@ from karat.aggregators._base import Resolved, resolve_aggregator
 from karat.documents import Document, Place, read_document, written
 from karat.errors import ConfigError, KaratError, RequestError, did_you_mean, field_name
 from karat.evaluators._base import ResolvedEvaluator, evaluators, resolve_evaluator
-from karat.experiments.fitting import (
+from karat.experiments.consistency import (
     DataSample,
     aggregator_problems,
     evaluator_problem,

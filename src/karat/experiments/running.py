@@ -19,12 +19,12 @@ from karat.records import Status
 from karat.registry import parameters_of
 from karat.store import Store, open_store
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
-from karat.sync import plain
+from karat.sync import sync_twin
 from karat.tasks.prompt import PromptTask
 
 if TYPE_CHECKING:
     from karat.analysis.comparison import Comparison
-    from karat.analysis.grid import Grid
+    from karat.analysis.matrix_report import Grid
 
 Notify = Callable[[Any], None]
 """Called with each handle when its stage ends."""
@@ -128,7 +128,7 @@ async def experiment_async(file: str | Path, **options: Unpack[ExperimentOptions
     return await carry_out_async(plan, opened, progress=progress, **given)
 
 
-experiment = plain(experiment_async)
+experiment = sync_twin(experiment_async)
 
 
 async def carry_out_async(
@@ -200,7 +200,7 @@ async def carry_out_async(
     if outcome.evaluation is not None and len(outcome.runs) > 1:
         outcome.comparison = _compared(outcome.evaluation, plan.confidence, _cluster(plan))
     if outcome.comparison is not None and outcome.aggregation is not None:
-        from karat.analysis.grid import make_grid
+        from karat.analysis.matrix_report import make_grid
 
         specs = outcome.evaluation.header.evaluators if outcome.evaluation is not None else []
         lower = {spec.key for spec in specs if not spec.higher_is_better}
@@ -208,7 +208,7 @@ async def carry_out_async(
     return outcome
 
 
-carry_out = plain(carry_out_async)
+carry_out = sync_twin(carry_out_async)
 
 
 def _refuse_missing_keys(plan: Plan, store: Store, data: StoredDataset) -> None:
@@ -217,7 +217,7 @@ def _refuse_missing_keys(plan: Plan, store: Store, data: StoredDataset) -> None:
     A run that has to be computed is one that no finished run of its task, model and dataset can stand for. Of a prompt
     and of a judge it is known that they ask; a function or a graph may not.
     """
-    from karat.experiments.fitting import refuse_missing_keys
+    from karat.experiments.consistency import refuse_missing_keys
 
     finished = {
         (run.header.dataset, run.header.task, run.header.metadata.get("model"))

@@ -156,7 +156,7 @@ class _Export:
         self.left_out = 0
         self._attempts: int = run.header.attempts
         self._coerced: Counter[tuple[str, str]] = Counter()
-        self._owed = _owed(task)
+        self._owed = _required_fields(task)
         self._unset = dict.fromkeys(self._owed, 0)
 
     def write(self) -> Written:
@@ -418,7 +418,7 @@ class _Report:
         return [{"evaluation_summary": summary, "results": {}}]
 
 
-def _owed(task: GraphTask) -> dict[str, str]:
+def _required_fields(task: GraphTask) -> dict[str, str]:
     """The output fields that a node was to set, or that lie inside a variable, each with what it is taken from."""
     keys = task.plan.output_keys()
     if task.output.is_whole_state:

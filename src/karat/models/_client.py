@@ -19,6 +19,7 @@ import msgspec
 from karat.errors import MissingDependency, RequestError, Stopped, for_thread
 from karat.models._endpoints import Endpoint, provider_of, resolve, with_api
 from karat.models._failures import Attempt, BrokenBody, ParameterRefused, one_line
+from karat.models._limits import gather_or_cancel
 from karat.models._messages import (
     CallOptions,
     Messages,
@@ -29,7 +30,6 @@ from karat.models._messages import (
     read_messages,
     read_options,
 )
-from karat.models._pacing import gather_or_cancel
 from karat.models._prices import worst_cost
 from karat.models._recording import current, recording, sample
 from karat.models._request_context import RequestContext, Timing, redactor_of, secrets_of, usage_of_failure

@@ -28,8 +28,8 @@ from karat.models._failures import (
     RateLimited,
     SchemaMismatch,
 )
+from karat.models._limits import Clock, Limiter, Permit, RealClock, gather_or_cancel, reset_wait, with_retries
 from karat.models._messages import Reply, Request
-from karat.models._pacing import Clock, Limiter, Permit, RealClock, gather_or_cancel, reset_wait, with_retries
 from karat.models._prices import Budget, worst_cost
 from karat.models._recording import Permission
 from karat.models._replies import read_answers, read_reply, read_stream, reply_of

@@ -36,7 +36,7 @@ from karat.models._failures import (
     TimedOut,
     one_line,
 )
-from karat.models._pacing import Limiter, requested_wait
+from karat.models._limits import Limiter, requested_wait
 from karat.models.providers import Provider
 from karat.redaction import Redactor
 

@@ -16,10 +16,10 @@ import msgspec
 from karat.errors import RequestError
 from karat.records import JSON
 from karat.registry import load_plugins
-from karat.traces._guard import check_calls, nearest_format
 from karat.traces._literals import unreadable
 from karat.traces._objects import plain
 from karat.traces._text_calls import may_hold_calls, read_text
+from karat.traces._unread_calls import check_calls, nearest_format
 from karat.traces.steps import (
     Step,
     TraceError,

@@ -19,7 +19,7 @@ from karat.analysis.comparison import Found, find_differences
 from karat.analysis.failures import placed_kinds
 from karat.analysis.latency import latency_of
 from karat.analysis.scores import Source, sources_of
-from karat.analysis.stored import is_analysis
+from karat.analysis.stored_analyses import is_analysis
 from karat.analysis.tables import (
     PENDING,
     ComparedTable,
@@ -49,9 +49,9 @@ from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row
 from karat.store.run_labels import brief_settings, run_labels
 from karat.store.sql import check_time_limit
-from karat.view.building import ColumnBuilder, NotBuiltYet
+from karat.view.addresses import Download, escaped, find_pair, find_run, quoted, read_key, write_key
+from karat.view.column_builds import ColumnBuilder, NotBuiltYet
 from karat.view.items import LONGEST_TEXT, ItemPage, compared_calls, item_of, output_text, shown_text
-from karat.view.names import Download, escaped, find_pair, find_run, quoted, read_key, write_key
 
 MOST_RUNS = 200
 """Runs that the first page shows."""

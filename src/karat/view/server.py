@@ -25,8 +25,8 @@ from aiohttp import web
 
 from karat.errors import KaratError, Stopped, StoreRefused, TookTooLong, UnknownName
 from karat.store.sql import time_limit
-from karat.view.building import NotBuiltYet
-from karat.view.names import Download
+from karat.view.addresses import Download
+from karat.view.column_builds import NotBuiltYet
 
 if TYPE_CHECKING:
     from karat.view.data import Viewer

@@ -25,7 +25,7 @@ from karat.errors import CannotJudge, RequestError, Stopped
 from karat.evaluators.judges._prompts import Prompt, scale_text, shipped
 from karat.evaluators.judges._replies import Contract, Malformed, refuses, reply_schema_text
 from karat.evaluators.judges._settings import LENGTH_FACTOR, MAX_TOKENS, JudgeSettings
-from karat.models._pacing import gather_or_cancel
+from karat.models._limits import gather_or_cancel
 from karat.records import Usage, add_usage
 
 if TYPE_CHECKING:

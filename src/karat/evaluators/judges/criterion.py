@@ -32,7 +32,7 @@ from karat.evaluators.judges._core import (
 from karat.evaluators.judges._prompts import Prompt, prompt_of
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
-from karat.models._pacing import gather_or_cancel
+from karat.models._limits import gather_or_cancel
 from karat.records import Result
 
 Criteria = str | Sequence[str] | Mapping[str, str]

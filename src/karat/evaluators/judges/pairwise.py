@@ -13,7 +13,7 @@ from karat.evaluators.judges._base import Case, JudgeEvaluator, ReferenceOptions
 from karat.evaluators.judges._core import STOPS, Ledger, decide, is_decided
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
-from karat.models._pacing import gather_or_cancel
+from karat.models._limits import gather_or_cancel
 from karat.paths import MISSING
 from karat.records import Example, Output, Result
 from karat.serialization import to_json_value

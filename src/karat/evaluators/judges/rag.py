@@ -21,7 +21,7 @@ from karat.evaluators.judges._core import JudgeFailure, Ledger, Vote, part_of, s
 from karat.evaluators.judges._prompts import Prompt, shipped
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
-from karat.models._pacing import gather_or_cancel
+from karat.models._limits import gather_or_cancel
 from karat.records import Result
 
 LONGEST_STATEMENT = 1500

@@ -561,7 +561,7 @@ class UnitMetrics:
             if key is None:
                 results = metric.evaluate([golden], [predicted])
             else:
-                results = metric.evaluate([_under(key, golden)], [_under(key, predicted)])
+                results = metric.evaluate([_as_object(key, golden)], [_as_object(key, predicted)])
             result = _as_dict(results, metric)
             for field in fields:
                 state[field] = result
@@ -574,7 +574,7 @@ class UnitMetrics:
         return UnitMetrics(**{key: lambda_node_dict[key] for key in keys if key in lambda_node_dict})(state)
 
 
-def _under(key: str, value: Any) -> Any:
+def _as_object(key: str, value: Any) -> Any:
     """`{"text": "Paris"}` of `"Paris"`, so that a result looks the same however the record holds its answer."""
     return value if isinstance(value, (Mapping, list)) or value is None else {key: value}
 

@@ -10,7 +10,7 @@ import pytest
 from karat import models
 from karat.errors import RequestError
 from karat.experiments.checking import read_experiment
-from karat.experiments.estimating import estimate_plan, estimate_text
+from karat.experiments.cost_estimate import estimate_plan, estimate_text
 from karat.testing import FakeProvider
 
 

@@ -57,7 +57,6 @@ FAMILIES = {
     "clusters that fail as a whole": (8, 150),
     "pass@k and pass^k": (6, 100),
     "macro F1": (6, 150),
-    "macro F1 with rare classes": (6, 150),
     "kappa and alpha": (3, 120),
     "quantiles": (6, 300),
     "prediction-powered means": (5, 60),
@@ -72,6 +71,7 @@ FAMILIES = {
     "prediction-powered means in clusters": (2, 60),
     "several raters": (2, 60),
     "stored comparisons, groups and ranks": (3, 10),
+    "macro F1 with rare classes": (6, 150),
 }
 """How many random designs, and how many data sets for each."""
 

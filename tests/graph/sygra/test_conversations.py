@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from karat.graph.nodes._models import NEXT_TURN, SINGLE_TURN
 from karat.graph.sygra._functions import extract_and_load_json
 from karat.testing import FakeProvider
 
@@ -262,11 +263,10 @@ def test_a_single_turn_conversation_is_sent_as_one_message(run):
     assert [m["role"] for m in requests[1]] == ["user"]
     assert [m["role"] for m in requests[2]] == ["system", "user"]
     first, second, *turns, _, last = requests[2][1]["content"].split("\n")
-    assert first.startswith("You are participating in a roleplay conversation.")
-    assert second == "Here is the conversation so far between [Organizer, Agents]:"
+    assert (first, second) == SINGLE_TURN
     # SyGra puts the first turn before the window, also where the window has it
     assert turns == ["Organizer: why", "ann: Hello", "ann: Hello", "bob: Hi"]
-    assert last.startswith("Now, respond as ann2. Generate only the next agent response.")
+    assert last == NEXT_TURN.format("ann2").strip()
     assert record["history"][2]["request"] == [requests[2][1]]
 
 

@@ -443,14 +443,11 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 SINGLE_TURN = (
-    "You are participating in a roleplay conversation. Stay in character and respond naturally based on your persona.",
-    "Here is the conversation so far between [Organizer, Agents]:",
+    "You take part in a conversation, as the person that your instructions describe.",
+    "The conversation so far, between the organizer and the agents:",
 )
-NEXT_TURN = (
-    "\nNow, respond as {}. Generate only the next agent response. Do not include any label, notes or system messages."
-    " Stay in character and respond in a way that keeps the dialogue flowing naturally."
-)
-"""What `chat_conversation: singleturn` writes around a conversation: the words that SyGra's tasks were made with."""
+NEXT_TURN = "\nWrite the next turn, that of {}: its text alone, without a name before it and without remarks."
+"""What `chat_conversation: singleturn` writes around a conversation, in karat's own words."""
 
 
 def _asked(entry: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -819,3 +819,11 @@ def test_the_parameters_of_a_judge_are_listed_with_those_it_shares():
     assert params["context_key"]["default"] == "context"
     assert {"judge", "prompt", "question", "context", "answer", "examples"} <= set(params)
     assert "reference" not in params
+
+
+def test_evidence_without_a_quote_is_not_verified() -> None:
+    from karat.evaluators.judges.agent import verified
+
+    assert verified({"steps": [1], "quote": " "}, ["step 1"]) is None
+    assert verified({"steps": [2], "quote": ""}, ["step 1"]) is False
+    assert verified({"steps": [1], "quote": "STEP"}, ["step 1"]) is True

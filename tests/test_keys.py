@@ -420,6 +420,19 @@ def test_case_code_changed_unfinished_and_accepted_continues():
     assert decide(wanted(code="code 2", accept_code_change=True), [UNFINISHED]).action == "continue"
 
 
+def test_case_code_that_was_accepted_continues_and_returns_the_run():
+    accepted = msgspec.structs.replace(UNFINISHED, accepted=["code 2"])
+    assert decide(wanted(code="code 2"), [accepted]).action == "continue"
+    finished = msgspec.structs.replace(accepted, finished=True)
+    for code in ("code 1", "code 2"):
+        decision = decide(wanted(code=code), [finished])
+        assert (decision.action, decision.id) == ("return", "run-1")
+        assert "other code" not in decision.why
+    with pytest.raises(CodeChanged):
+        decide(wanted(code="code 3"), [accepted])
+    assert decide(wanted(code="code 3"), [finished]).action == "create"
+
+
 def test_case_code_changed_unfinished_and_new_creates():
     assert decide(wanted(code="code 2", new=True), [UNFINISHED]).replicate == 2
 

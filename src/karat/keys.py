@@ -490,6 +490,12 @@ class Previous(msgspec.Struct, frozen=True):
     total: int = 0
     holder: Holder | None = None
     created: float = 0.0
+    accepted: Sequence[str] = ()
+    """Other code that it was continued with, by --accept-code-change."""
+
+    def has_code(self, code: str | None) -> bool:
+        """Whether this code began it, or was accepted to continue it."""
+        return code is not None and (code == self.code or code in self.accepted)
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -522,7 +528,7 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
     if wanted.new:
         return msgspec.structs.replace(create, why=f"--new: replicate {create.replicate}")
     # Code that was changed and changed back has its own run, behind those that other code made since.
-    same = [each for each in previous if each.code == wanted.code and each.code is not None]
+    same = [each for each in previous if each.has_code(wanted.code)]
     last = max(same, key=_recency) if same else newest
     if last.holder is not None:
         raise StoreBusy(
@@ -534,7 +540,7 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
             why=f"{what} {last.id} cannot be continued, because the source of its code is unknown:"
             " declare version= to allow it",
         )
-    changed = wanted.code != last.code
+    changed = not last.has_code(wanted.code)
     if last.finished and not (wanted.retry_failed and last.failed):
         if changed and not wanted.accept_code_change:
             # The same replicate: what other code asks of models in the same words was answered before.

@@ -631,6 +631,8 @@ class RunHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Fingerprint of everything configured."""
     code: str | None = None
     """Fingerprint of the code; None where it cannot be known."""
+    accepted_code: list[str] = []
+    """Fingerprints of other code that continued it, by --accept-code-change."""
     replicate: int = 1
     attempts: int = 1
     offset: int = 0

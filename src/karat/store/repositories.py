@@ -403,6 +403,7 @@ class Staged(Repository[H, B]):
             failed=header.counts.failed,
             total=header.counts.total,
             created=row.created,
+            accepted=getattr(header, "accepted_code", ()),
             holder=None if row.finished is not None else holder_of(self._backend, row.number),
         )
 

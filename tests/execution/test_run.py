@@ -584,6 +584,28 @@ def test_changed_code_is_refused_accepted_or_made_new(store):
     codes = [output.code for output in run.outputs()]
     assert codes[:4] == [None] * 4
     assert codes[4:] == ["version 2"] * 6
+    calls = len(task.calls)
+    again = karat.run(counting_task(task), examples(10), store=store)
+    assert (again.id, len(task.calls)) == (run.id, calls), "the same command returns what it finished"
+
+
+def test_accepted_code_continues_after_another_interruption(store):
+    task = Counting()
+    with pytest.raises(StoreError):
+        karat.run(stop_after(task, 4), examples(10), store=store, concurrency=1)
+    task.version = "2"
+    with pytest.raises(StoreError):
+        karat.run(stop_after(task, 2), examples(10), store=store, concurrency=1, accept_code_change=True)
+    run = karat.run(counting_task(task), examples(10), store=store)
+    assert "continues" in run.notice
+    assert run.header.accepted_code == ["version 2"]
+    assert values(run) == list(range(10))
+
+
+@pytest.mark.parametrize("options", [{"attempts": 10**23}, {"retries": 10**6}])
+def test_counts_that_are_a_slip_are_refused(store, options, refuses):
+    with refuses(RequestError):
+        karat.run(Counting(), examples(2), store=store, **options)
 
 
 def test_retry_failed_adds_tries_and_keeps_their_history(store):

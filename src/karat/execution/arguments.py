@@ -118,8 +118,12 @@ BATCH_CONCURRENCY = 10_000
 LEAST = {"concurrency": 1, "attempts": 1, "limit": 1, "offset": 0, "timeout": 0, "retries": 0}
 
 
+MOST = {"attempts": 100_000, "retries": 100_000}
+"""More are a slip, and would be worked on without end."""
+
+
 def check_numbers(**numbers: float | None) -> None:
-    """Refuse a number below the least that makes sense."""
+    """Refuse a number below the least or above the most that makes sense."""
     for name, value in numbers.items():
         if value is None:
             continue
@@ -127,6 +131,8 @@ def check_numbers(**numbers: float | None) -> None:
             raise RequestError(f"{name} is {value!r:.60}: it must be a number of at least {LEAST[name]}")
         if value < LEAST[name]:
             raise RequestError(f"{name} is {value}: it must be at least {LEAST[name]}")
+        if name in MOST and value > MOST[name]:
+            raise RequestError(f"{name} is {value}: it must be at most {MOST[name]:,}")
 
 
 def read_options(

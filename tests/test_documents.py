@@ -26,6 +26,10 @@ def test_a_control_character_is_reported_with_its_line(tmp_path: Path, character
         'a: "b\nc: 1\n',
         "a: 1\n---\nb: 2\n",
         f"a: 1\nb: {'9' * 5000}\n",
+        f"a: 1\nb: 0x{'f' * 5000}\n",
+        f"a: 1\nb: !!int '0{'7' * 5000}'\n",
+        f"a: 1\nb: !!int '0b{'1' * 20000}'\n",
+        f"a: 1\nb: !!int '9{'_999' * 1500}'\n",
         f"a: 1\nb: {'[' * 3000}{']' * 3000}\n",
         "a: 1\nb:\n" + "".join(f"{' ' * n}c:\n" for n in range(1, 900)),
         "a: @b\n",
@@ -37,3 +41,11 @@ def test_what_is_no_yaml_is_reported_in_words_of_the_line(tmp_path: Path, text: 
     with pytest.raises(ConfigError) as caught:
         read_document(path)
     says(caught.value.problems[0])
+
+
+def test_the_longest_integers_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(f"a: {'9' * 4299}\nb: 0x{'f' * 3571}\n", encoding="utf-8")
+    read = read_document(path).value
+    assert (read["a"], read["b"]) == (10**4299 - 1, 16**3571 - 1)
+    assert str(read["b"])

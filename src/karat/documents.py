@@ -25,6 +25,10 @@ Place = tuple[str | int, ...]
 """The path of a value: keys and indices from the top."""
 
 
+LONGEST_INTEGER = 14_284
+"""Bits of the largest integers that all have at most 4,300 digits."""
+
+
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's form
     _depth = 0
@@ -40,11 +44,15 @@ class _Loader(yaml.SafeLoader):
             self._depth -= 1
 
     def construct_int(self, node: yaml.ScalarNode) -> int:
-        """Construct an integer; Python refuses one of more than 4,300 digits."""
+        """Construct an integer; Python refuses one of more than 4,300 digits, in hex only when it is written."""
+        error: ValueError | None = None
         try:
-            return self.construct_yaml_int(node)
-        except ValueError as error:
-            raise ConstructorError(None, None, "the number is too long: quote it", node.start_mark) from error
+            number = self.construct_yaml_int(node)
+            if number.bit_length() <= LONGEST_INTEGER:
+                return number
+        except ValueError as refused:
+            error = refused
+        raise ConstructorError(None, None, "the number is too long: quote it", node.start_mark) from error
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)

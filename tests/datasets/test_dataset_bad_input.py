@@ -52,6 +52,10 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
         '{"input": 1}'.encode("utf-16"),
         r"line 1: .*UTF-16",
     ),
+    ("l2.jsonl", '{"input": 1}'.encode("utf-16-le"), r"line 1: .*UTF-16"),
+    ("l3.jsonl", '{"input": 1}'.encode("utf-32"), r"line 1: .*UTF-32"),
+    ("l4.jsonl", '{"input": 1}'.encode("utf-32-be"), r"line 1: .*UTF-32"),
+    ("l.csv", "input,expected\n1,2\n".encode("utf-16-be"), r"line 1: .*UTF-16"),
     (
         "m.jsonl",
         gzip.compress(b'{"input": 1}'),

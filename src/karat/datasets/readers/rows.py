@@ -173,7 +173,15 @@ def _refuse_other_encodings(file: io.BufferedReader, source: RowSource) -> None:
         start = file.peek(4)[:4]
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{source.path} is not an intact gzip file: {error}") from error
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    zeros = [
+        byte == 0 for byte in start
+    ]  # of a letter or a sign, with or without a byte order mark before it
+    if start in (b"\xff\xfe\0\0", b"\0\0\xfe\xff") or zeros in (
+        [False, True, True, True],
+        [True, True, True, False],
+    ):
+        raise DataError(f"{source.path} line 1: the file is UTF-32, not UTF-8: convert it to UTF-8")
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff") or zeros in ([False, True] * 2, [True, False] * 2):
         raise DataError(f"{source.path} line 1: the file is UTF-16, not UTF-8: convert it to UTF-8")
     if start[:2] == b"\x1f\x8b":
         raise DataError(f"{source.path} is compressed with gzip: give its name the ending .gz")

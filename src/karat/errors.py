@@ -92,6 +92,10 @@ class StoreError(Stopped):
     """The store cannot be read or written."""
 
 
+class CacheError(Stopped):
+    """The cache of replies cannot be used, so no answer could be kept."""
+
+
 class StoreRefused(RequestError):
     """The store cannot be used: not a karat store, a newer schema, or no permission."""
 
@@ -116,6 +120,12 @@ class Aborted(KaratError):
     """An item failed and `abort_on_error` is set."""
 
     exit_code = 1
+
+
+def refuse_nul(path: object) -> None:
+    """Raise RequestError for a path or an address with a NUL, of which the system says only `embedded null byte`."""
+    if "\0" in str(path):
+        raise RequestError(f"{str(path)!r} cannot be used: a path or an address cannot contain NUL")
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:

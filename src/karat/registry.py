@@ -24,7 +24,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
-from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean, failed_import, unknown_key
+from karat.errors import (
+    FAILURES,
+    RequestError,
+    UnknownName,
+    did_you_mean,
+    failed_import,
+    refuse_nul,
+    unknown_key,
+)
 
 T = TypeVar("T")
 
@@ -181,6 +189,7 @@ def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = No
 
     `loader` builds the module loader from the module name and the path.
     """
+    refuse_nul(path)
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         raise RequestError(f"file not found: {path}")

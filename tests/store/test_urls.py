@@ -207,3 +207,31 @@ def test_what_means_a_server_is_not_taken_for_a_path_and_shown(url: str, refuses
             use(url)
         assert "canary" not in str(refused.value)
     assert "canary" not in safe_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:k.db",
+        "sqlite:/k.db",
+        "file:k.db",
+        "file:/tmp/k.db",
+        "memory:",
+        "postgresql:db",
+        "sqlite:////",
+        "sqlite:///k%00.db",
+        "a\0b.db",
+        "postgresql://host/a%00b",
+    ],
+)
+def test_what_is_nearly_a_url_is_no_name_of_a_file(url: str, tmp_path: Path, refuses) -> None:
+    for open in (open_store, check_store, open_existing):
+        with refuses(RequestError):
+            open(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_percent_sign_and_zeros_in_a_path_are_just_that(tmp_path: Path) -> None:
+    open_store("k%00.db").close()
+    open_store("./sqlite:k.db").close()
+    assert {each.name for each in tmp_path.iterdir()} == {"k%00.db", "sqlite:k.db"}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
-from karat.errors import RequestError
+from karat.errors import RequestError, refuse_nul
 
 FILES = ("experiment.yaml", "questions.jsonl", "answer.py")
 SCHEMA = "experiment.schema.json"
@@ -39,6 +39,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Write all files or none."""
     from karat.datasets.writers import whole_file
 
+    refuse_nul(given.folder)
     folder = Path(given.folder)
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"{folder} is a file: name a folder")

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from karat.aggregators._base import Resolved, resolve_aggregator
 from karat.documents import Document, Place, read_document, written
-from karat.errors import ConfigError, KaratError, RequestError, did_you_mean, field_name
+from karat.errors import ConfigError, KaratError, RequestError, did_you_mean, field_name, refuse_nul
 from karat.evaluators._base import ResolvedEvaluator, evaluators, resolve_evaluator
 from karat.experiments.consistency import (
     DataSample,
@@ -84,6 +84,7 @@ class _Check:
         params: dict[str, Any],
         options: dict[str, Any],
     ) -> None:
+        refuse_nul(path)
         self.folder = path.resolve().parent
         self.document: Document = read_document(path)
         self.problems: list[tuple[int, str]] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from karat.errors import MissingDependency, RequestError, did_you_mean, nearest
+from karat.errors import MissingDependency, RequestError, did_you_mean, nearest, refuse_nul
 from karat.registry import load_object
 from karat.serialization import annotations_of
 from karat.tasks import Task, as_task, tasks
@@ -143,6 +143,7 @@ def file_beside(name: str, folder: Path) -> str:
     if not colon or not file.endswith(".py"):
         # Also after a prefix, as in unit:mine.py:Name.
         return f"{file}:{file_beside(member, folder)}" if ".py:" in member else name
+    refuse_nul(file)
     path = (folder / file).resolve()
     # Relative to the working folder if possible: the name is part of the cache key of results.
     try:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from karat.errors import ConfigError, RequestError, UnknownName, did_you_mean, nearest
+from karat.errors import ConfigError, RequestError, UnknownName, did_you_mean, nearest, refuse_nul
 from karat.models._messages import PARAMETERS
 from karat.models._prices import Price, find_price
 from karat.models._recording import _default_model
@@ -200,6 +200,7 @@ def provider_named(name: str) -> Provider:
 def resolve(spec: str | None = None, *, role: Literal["task", "judge"] = "task") -> Endpoint:
     """The endpoint a spec means; without one, the default of the role."""
     spec = spec or default_spec(role)
+    refuse_nul(spec)
     definitions = _definitions()
     if spec in definitions:
         return _defined(spec, definitions[spec], definitions)

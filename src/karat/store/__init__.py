@@ -381,6 +381,7 @@ _KEYWORDS = re.compile(
 _ASSIGNMENT = re.compile(r"\s*\w+\s*=")
 _MISTYPED = re.compile(r"\s*postgres(ql)?(:/?|/+)[^/].*@", re.IGNORECASE)
 """The URL of a server with a slip in its beginning, which would be taken for the path of a file and shown."""
+_WITHOUT_SLASHES = re.compile("(?:sqlite|file|memory):", re.IGNORECASE)
 _SECRETS = re.compile(
     r"\b((?:password|passfile|sslpassword|sslkey|oauth_client_secret|scram_client_key)\s*=\s*)"
     r"(?:'(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)+)",
@@ -398,8 +399,17 @@ def _refuse_misread(text: str) -> None:
     right = "write a URL, postgresql://user:password@host:5432/database"
     if _is_options(text):
         raise RequestError(f"{safe_url(text)!r} is a list of connection options: {right}")
-    if "://" not in text and _MISTYPED.match(text):
+    if "://" not in text and (_MISTYPED.match(text) or re.match("postgres(ql)?:", text, re.IGNORECASE)):
         raise RequestError(f"the store looks like a misspelt PostgreSQL URL: {right}")
+    if "\0" in text or ("://" in text and "%00" in text):
+        raise RequestError("the address of the store has a NUL character: remove it")
+    if "://" not in text and _WITHOUT_SLASHES.match(text):
+        scheme, _, path = text.partition(":")
+        path = path.lstrip("/") if scheme.lower() == "sqlite" else path
+        right = "memory://" if scheme.lower() == "memory" else f"sqlite:///{path or 'karat.db'}"
+        raise RequestError(
+            f"the store {text!r} is no URL: write {right}, or ./{text} for a file of that name"
+        )
     scheme, _, path = text.rpartition("://")
     if path.strip("/") and path.endswith("/") and scheme in ("", "sqlite"):
         raise RequestError(f"the store {text} is a folder: name a file in it, such as {text}karat.db")

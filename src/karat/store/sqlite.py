@@ -451,7 +451,7 @@ def _refuse_foreign(path: Path) -> None:
     it, and with them the store of another thread.
     """
     if path.is_dir():
-        raise StoreRefused(f"{path} is a folder: name a file, as sqlite:///{path}/karat.db")
+        raise StoreRefused(f"{path} is a folder: name a file, as sqlite:///{path / 'karat.db'}")
     if not path.parent.is_dir():
         raise StoreRefused(f"{path} cannot be created: there is no folder {path.parent}")
     try:

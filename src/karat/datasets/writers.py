@@ -107,8 +107,8 @@ def _target(path: Path) -> tuple[Path, int | None]:
             ):  # links of other processes lead to places that have no name
                 return Path(place), None
             place = os.path.join(os.path.dirname(place), os.readlink(place))
-    except ValueError as error:  # a NUL
-        raise OSError(errno.EINVAL, str(error)) from error
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "a path cannot contain NUL") from error
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
@@ -124,6 +124,8 @@ def _is_replaceable(path: Path) -> bool:
 
 
 _DATABASE = b"SQLite format 3\0"
+_kept_open: list[int] = []
+"""Descriptors of databases: closing one would drop the locks that this process has on its store (fcntl(2))."""
 _LOGS = ("-wal", "-shm", "-journal")
 """What is appended to the name of a database to name its logs."""
 
@@ -145,10 +147,15 @@ def _is_database(path: str | Path) -> bool:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would wait for its writer
             return False
-        with open(path, "rb") as file:
-            return file.read(len(_DATABASE)) == _DATABASE
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return False
+    found = os.read(descriptor, len(_DATABASE)) == _DATABASE
+    if found:
+        _kept_open.append(descriptor)
+    else:
+        os.close(descriptor)
+    return found
 
 
 UNFINISHED = ".unfinished"
@@ -236,7 +243,7 @@ def record_writer(
     if format == "jsonl":
         return _JsonLines(file, encode_record if stored else encode)
     if format == "csv":
-        return _Csv(file, columns)
+        return _Csv(file, columns, encode_record if stored else encode)
     return _Parquet(file)
 
 
@@ -279,8 +286,14 @@ class _JsonLines:
 
 
 class _Csv:
-    def __init__(self, file: IO[bytes], columns: Mapping[str, str] | None) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        columns: Mapping[str, str] | None,
+        encode_each: Callable[[object], bytes] = encode,
+    ) -> None:
         self._file = file
+        self._encode_each = encode_each
         self._writer = csv.writer(self)
         self._columns: list[str] | None = None
         if columns is not None:
@@ -297,7 +310,7 @@ class _Csv:
     def add(self, record: Mapping[str, Any]) -> None:
         if self._columns is None:
             self._begin(record)
-        self._writer.writerow([_cell(record.get(name)) for name in self._columns or ()])
+        self._writer.writerow([_cell(record.get(name), self._encode_each) for name in self._columns or ()])
 
     def end(self) -> None:
         pass
@@ -308,11 +321,11 @@ def guarded(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: Any, encode_each: Callable[[object], bytes] = encode) -> Any:
     if isinstance(value, str):
         return guarded(value)
     plain = value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
-    return value if plain else encode(value).decode()
+    return value if plain else encode_each(value).decode()
 
 
 def unguarded(text: str) -> str:
@@ -353,5 +366,6 @@ class _Parquet:
 def unwritable(path: str | Path, error: OSError) -> RequestError:
     """The error to raise in place of one that the system raised."""
     folder = Path(path).parent
-    reason = f"there is no folder {folder}" if not folder.is_dir() else error.strerror
+    there = "\0" in str(path) or folder.is_dir()
+    reason = error.strerror if there else f"there is no folder {folder}"
     return RequestError(f"{path} cannot be written: {reason}")

@@ -97,7 +97,8 @@ def write(handle: Handle, file: IO[bytes], format: str) -> int:
     if format == "parquet":
         return _write_parquet(handle, file)
     head = handle.to_dict() if format == "json" else None
-    writer = record_writer(file, format, columns=columns_of(handle), head=head)
+    # What could be stored can be exported: values are not checked again, for their depth for example.
+    writer = record_writer(file, format, columns=columns_of(handle), head=head, stored=True)
     count = 0
     for row in rows(handle):
         writer.add(row)

@@ -88,3 +88,35 @@ def test_nothing_steers_the_terminal(evil, monkeypatch, width, colour):
         assert bad <= {"\u200c", "\u200d"}, command
         if code == 0 and width >= 80:
             assert max(map(display_width, SGR.sub("", out.text).splitlines())) <= width, command
+
+
+NUL = "a\0b"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", f"{NUL}.py:f", "--data", "qa.jsonl"],
+        ["run", "task.py:shout", "--data", f"{NUL}.jsonl"],
+        ["run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "-e", f"{NUL}.py:f"],
+        ["run", f"{NUL}.yaml"],
+        ["run", "nul.yaml"],
+        ["run", "--recorded", NUL, "--data", "qa.jsonl"],
+        ["export", "latest", "-o", f"{NUL}.csv"],
+        ["report", "latest", "-o", f"{NUL}.md"],
+        ["graph", "eval/classification/demo", "--out", f"{NUL}.svg"],
+        ["graph", NUL],
+        ["init", NUL],
+        ["ls", "--store", NUL],
+        ["ls", "--store", "sqlite:///a%00b.db"],
+    ],
+)
+def test_a_nul_in_a_path_is_one_sentence(karat, project, command, says):
+    karat("run", "experiment.yaml")
+    (project / "nul.yaml").write_text(
+        'dataset: "a\\0b.jsonl"\ntask: "a\\0b.py:f"\nevaluators: ["a\\0b.py:f"]\n'
+    )
+    said = karat(*command)
+    assert said.code == 2
+    assert "bug" not in said.err
+    says(said.err)

@@ -247,3 +247,16 @@ def test_prices_are_shown_with_their_day_source_and_age(karat, project, monkeypa
     assert all(each["date"] and each["age_days"] is not None for each in listed.values())
     assert all(each["source"] for each in listed.values())
     assert re.search(rf"mine/x +3 +4 .*{day.isoformat()} \(9 days\)", karat("models", "--prices").out)
+
+
+@pytest.mark.parametrize("content", [b"no database" * 99, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_cache_that_cannot_be_used_stops_the_stage(karat, prompt, provider, monkeypatch, content, says):
+    (prompt / "replies.db").write_bytes(content)
+    monkeypatch.setenv("KARAT_CACHE", str(prompt / "replies.db"))
+    said = karat("run", "prompt.yaml")
+    assert (said.code, provider.count) == (3, 0)
+    says(said.err)
+    (prompt / "replies.db").unlink()
+    assert karat("run", "prompt.yaml").code == 0
+    assert provider.count == 4
+    assert len(karat("ls", "runs", "--json").json["runs"]) == 1, "it was continued"

@@ -435,6 +435,21 @@ def test_an_export_to_a_terminal_has_no_control_characters(karat, project):
     assert "\x9b" not in text
 
 
+@pytest.mark.parametrize("format", ["json", "jsonl", "csv", "parquet"])
+def test_what_was_stored_can_be_exported(karat, project, format):
+    """Also what is nested more deeply than values that a task may return."""
+    deep = "[" * 700 + "]" * 700
+    (project / "deep.jsonl").write_text(f'{{"id": "a", "input": {deep}, "expected": "x"}}\n')
+    (project / "plain.py").write_text("def plain(text):\n    return 'x'\n")
+    run = karat("run", "plain.py:plain", "--data", "deep.jsonl", "-e", "exact_match", "--json").json
+    for id in (run["dataset"]["id"], run["runs"][0]["id"], run["evaluation"]["id"]):
+        said = karat("export", id, "-o", f"out.{format}")
+        assert said.code == 0, said.err
+        if format != "parquet":
+            written = (project / f"out.{format}").read_text()
+            assert deep in written
+
+
 FULL = """
 import resource, runpy, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

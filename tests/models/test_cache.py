@@ -18,7 +18,7 @@ import pytest
 
 import karat
 from karat import models
-from karat.errors import RequestError
+from karat.errors import CacheError
 from karat.models import _cache
 from karat.models._client import Pending
 from karat.models._messages import Request
@@ -297,7 +297,7 @@ async def test_a_foreign_file_is_refused_untouched(provider, folder, monkeypatch
         connection.execute("CREATE TABLE mine (x)")
     connection.close()
     monkeypatch.setenv("KARAT_CACHE", str(path))
-    with refuses(RequestError):
+    with refuses(CacheError):
         await ask(models.get(provider.spec()))
     assert sqlite3.connect(path).execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
 
@@ -372,13 +372,15 @@ def test_an_answer_that_is_being_written_is_found_already(provider):
     assert provider.count == 1
 
 
-async def test_the_file_of_replies_is_readable_by_its_owner_alone(provider, folder):
+async def test_the_file_of_replies_is_readable_by_its_owner_alone(provider, folder, monkeypatch):
+    monkeypatch.setenv("KARAT_CACHE", str(folder / "new" / "replies.db"))
     old = os.umask(0)
     try:
         with models.recording(example="1"):
             await models.get(provider.spec()).generate("a")
         models.cache_stats()
-        files = sorted(folder.glob("replies.db*"))
+        assert stat.S_IMODE((folder / "new").stat().st_mode) == 0o700
+        files = sorted(folder.glob("new/replies.db*"))
         assert files
         assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     finally:

@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from karat.errors import RequestError
+from karat.errors import CacheError
 from karat.files import cache_folder, write_ahead
 
 # A file beside the reply cache that holds the replies which are received and not yet committed.
@@ -213,7 +213,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """Connect to the cache and create it if it is missing; refuse a file that is not a cache of karat."""
     try:
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600)  # answers may be private
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -227,13 +227,13 @@ def connect(path: Path) -> sqlite3.Connection:
         empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         connection.execute("COMMIT")
     except (OSError, sqlite3.Error) as error:
-        raise RequestError(
+        raise CacheError(
             f"the cache {path} cannot be used ({error}): set KARAT_CACHE to another file"
         ) from None
     if not empty and (application != APPLICATION or version > VERSION):
         connection.close()
         whose = "of a newer karat" if application == APPLICATION else "not a cache of karat"
-        raise RequestError(f"{path} is {whose}: set KARAT_CACHE to another file")
+        raise CacheError(f"{path} is {whose}: set KARAT_CACHE to another file")
     if empty:
         connection.executescript(
             f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION};"

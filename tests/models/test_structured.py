@@ -128,6 +128,13 @@ async def test_a_wrong_schema_is_told_before_anything_is_sent(provider, refuses)
         await model.generate("q", schema={"type": "strnig"})
     with refuses(RequestError):
         await model.generate("q", schema=5)
+    deep: dict[str, object] = {}
+    for _ in range(3000):
+        deep = {"items": deep}
+    chain = {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#"}]}}}
+    for schema in ({"$ref": "#"}, chain, deep):
+        with refuses(RequestError):
+            await model.generate("q", schema=schema)
     assert provider.count == 0
 
 

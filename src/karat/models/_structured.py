@@ -39,6 +39,19 @@ class OutputSchema:
         self._validator: Any = None if model is not None else validator(accepts or schema)
         self._expensive = model is not None or _names_any(schema, _EXPENSIVE)
 
+    def refuse_endless(self) -> None:
+        """Raise RequestError where every answer would be checked without end: `{"$ref": "#"}`, for example."""
+        from referencing.exceptions import Unresolvable
+
+        values: tuple[Any, ...] = (None, "", 0, [], {})
+        for value in values:
+            try:
+                any(self._validator.iter_errors(value))
+            except RecursionError:
+                raise RequestError("the schema refers to itself without end: correct its $ref") from None
+            except (Undecided, Unresolvable):
+                continue  # reported with an answer
+
     def is_quick(self, text: str) -> bool:
         """Whether `read` takes so little time that it may run on an event loop; a model's validators are any code."""
         return not self._expensive and len(text) <= SHORT
@@ -156,6 +169,8 @@ def output_schema(schema: object) -> OutputSchema:
             return _written_schema(msgspec.json.encode(schema))
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             raise RequestError(f"the schema is not JSON: {one_line(str(error), 200)}") from None
+        except RecursionError:
+            raise RequestError("the schema is nested too deeply: make it flatter") from None
     raise RequestError(f"a schema is a JSON Schema or a pydantic model, not {type(schema).__name__}")
 
 
@@ -164,7 +179,9 @@ def _written_schema(encoded: bytes) -> OutputSchema:
     # Kept: a task gives the same schema with every record, and reading one takes longer than a call.
     schema = msgspec.json.decode(encoded)
     refuse_remote_references(schema)
-    return OutputSchema(schema)
+    form = OutputSchema(schema)
+    form.refuse_endless()
+    return form
 
 
 def read_json(text: str) -> Any:

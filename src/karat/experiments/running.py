@@ -217,6 +217,10 @@ def _refuse_missing_keys(plan: Plan, store: Store, data: StoredDataset) -> None:
     A run that has to be computed is one that no finished run of its task, model and dataset can stand for. Of a prompt
     and of a judge it is known that they ask; a function or a graph may not.
     """
+    prompts = [each for each in plan.runs if isinstance(each.task, PromptTask)]
+    judges = [each for each in plan.evaluators if hasattr(getattr(each, "evaluator", None), "settings")]
+    if not prompts and not judges:  # most plans: the modules below take longer to import than this
+        return
     from karat.experiments.consistency import refuse_missing_keys
 
     finished = {
@@ -226,8 +230,8 @@ def _refuse_missing_keys(plan: Plan, store: Store, data: StoredDataset) -> None:
     }
     new = [each for each in plan.runs if (data.id, each.task.name, each.model) not in finished]
     if new:
-        asking = [each for each in new if isinstance(each.task, PromptTask)]
-        refuse_missing_keys(msgspec.structs.replace(plan, runs=asking))
+        asking = [each for each in prompts if each in new]
+        refuse_missing_keys(msgspec.structs.replace(plan, runs=asking, evaluators=judges))
 
 
 def _of_variant(progress: Listener, number: int, count: int) -> Listener:

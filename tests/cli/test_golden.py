@@ -82,7 +82,7 @@ def screen(folder, monkeypatch):
     (folder / "matrix.yaml").write_text(MATRIX)
     (folder / "many.yaml").write_text(MANY)
     environment = {"karat": "1.0", "python": "3.11.0", "platform": "linux x86_64"}
-    for module in ("execution.run", "execution.evaluate", "execution.aggregate", "analysis.stored"):
+    for module in ("execution.run", "execution.evaluate", "execution.aggregate", "analysis.stored_analyses"):
         if hasattr(__import__(f"karat.{module}", fromlist=["environment"]), "environment"):
             monkeypatch.setattr(f"karat.{module}.environment", lambda *_: dict(environment))
     for module in ("analysis.comparison", "reporting.rendering"):

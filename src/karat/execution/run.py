@@ -128,9 +128,8 @@ async def run_async(
         return run
     code, accepted = run.header.code, run.header.accepted_code
     if wanted.code is not None and wanted.code not in (code, *accepted):
-        # At once, so that the same command continues it and returns it in the end.
+        # Saved when the work begins, so that the same command continues it and returns it in the end.
         run.header = msgspec.structs.replace(run.header, accepted_code=[*accepted, wanted.code])
-        the_store.runs.save(run.number, run.header, lease)
     if the_task.units_declared:
         run.header = msgspec.structs.replace(run.header, units=run_lengths(_units(the_task, data, run)))
     expected = Together([run], count)

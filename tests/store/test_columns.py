@@ -18,7 +18,7 @@ import pytest
 
 import karat
 from karat.errors import StoreError, StoreRefused, TookTooLong
-from karat.records import Call, Failed, Ok, Skipped, Usage
+from karat.records import FORMAT, Call, Failed, Ok, RunHeader, Skipped, Usage
 from karat.serialization import encode
 from karat.store import ReadPool, Store, open_store
 from karat.store import columns as columns_module
@@ -183,7 +183,11 @@ def test_of_the_same_try_twice_the_first_commit_counts(store: Store) -> None:
         number, [StoredRow(5, "1", 2, 1, None, b"{}", second), StoredRow(5, "10", 1, 0, None, b"{}", first)]
     )
     store.backend.append(number, [StoredRow(5, "2", 1, 0, None, b"{}", first)])
-    handle: Any = store.runs.get("run-0000000001")
+    id = "run-0000000001"
+    header = RunHeader(format=FORMAT, id=id, dataset="", task="", configuration="")
+    handle: Any = type(
+        "Handle", (), {"store": store, "number": number, "kind": "run", "id": id, "header": header}
+    )
     columns = load_columns(handle)
     assert columns.positions.tolist() == [4, 5, 5, 5]
     assert [columns.items[code].attempt for code in columns.codes] == [1, 1, 2, 10]

@@ -45,7 +45,6 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     written to directly. A database is refused: it may be the store itself.
 
     What killed processes left of earlier ones is removed: a process holds a lock on its file, which ends with it.
-    A device or a pipe, such as /dev/stdout, is written to.
     """
     path, descriptor = _target(path)
     if descriptor is not None or not _is_replaceable(path):

@@ -319,7 +319,7 @@ class _Comparisons(Aggregator[Tally]):
 
 
 def higher_is_better(estimate: Estimate) -> Estimate:
-    """The same estimate, of which more is better whatever the direction of the evaluator: to win is to be better."""
+    """Mark an estimate of wins as better when higher, in either direction of the evaluator's scores."""
     return msgspec.structs.replace(estimate, metadata={**estimate.metadata, "better": "higher"})
 
 

@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urldefrag, urljoin
 
 from karat.errors import RequestError, clip
+
+if TYPE_CHECKING:
+    from jsonschema import FormatChecker
 
 PATTERN_SECONDS = 1.0
 """How long one pattern may take on one text."""
@@ -45,7 +48,7 @@ class Validator:
         limited = {name: _limited(rule) for name, rule in (base.VALIDATORS | rules).items()}
         self._validator = extend(base, limited)(schema, **options)  # type: ignore[no-untyped-call]  # its stub
 
-    def iter_errors(self, value: Any) -> Iterator[Any]:
+    def iter_errors(self, value: object) -> Iterator[Any]:
         """Yield the violations; `Undecided` and `referencing.exceptions.Unresolvable` may be raised meanwhile."""
         _watch.value, _watch.steps, _watch.end = value, 0, time.thread_time() + SECONDS
         yield from self._validator.iter_errors(value)
@@ -75,7 +78,7 @@ _watch = _Watch()
 
 
 def _limited(rule: Rule) -> Rule:
-    def run(validator: Any, keyword: Any, instance: Any, schema: Any) -> Any:
+    def run(validator: object, keyword: object, instance: object, schema: object) -> Any:
         _watch.steps += 1
         # The clock is a system call: most keywords take less time than it.
         if _watch.steps & 31 == 0:
@@ -99,11 +102,11 @@ def _count_parts(value: Any) -> int:
 
 
 def validator(
-    schema: Any,
+    schema: bool | Mapping[str, Any],
     *,
     pattern_seconds: float = PATTERN_SECONDS,
-    schema_formats: Any = None,
-    formats: Any = None,
+    schema_formats: FormatChecker | None = None,
+    formats: FormatChecker | None = None,
     where: str = "the schema",
 ) -> Validator:
     """The validator of a schema. RequestError: it is not one.
@@ -115,7 +118,10 @@ def validator(
 
     base = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
-        base.check_schema(schema, **({} if schema_formats is None else {"format_checker": schema_formats}))
+        base.check_schema(
+            cast("dict[str, Any]", schema),
+            **({} if schema_formats is None else {"format_checker": schema_formats}),
+        )
     except jsonschema.SchemaError as error:
         raise RequestError(f"{where} is wrong at {error.json_path}: {error.message[:200]}") from None
     except RecursionError:

@@ -403,7 +403,7 @@ def _number(value: Value) -> float | None:
     return None
 
 
-def as_text(value: Value) -> str:
+def as_text(value: object) -> str:
     """Return the text that filters search and compare: text unchanged, anything else as JSON."""
     return value if isinstance(value, str) else encode(value).decode("utf-8", "replace")
 

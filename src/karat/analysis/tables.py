@@ -231,7 +231,7 @@ class RunTable:
         pending = listed.stored < 0
         complete = not pending.any()
 
-        def taken(values: NDArray[Any], default: Any) -> NDArray[Any]:
+        def taken(values: NDArray[Any], default: float) -> NDArray[Any]:
             if complete:
                 return values
             found = values[np.maximum(listed.stored, 0)] if len(values) else np.full(len(pending), default)

@@ -26,7 +26,7 @@ import msgspec
 from karat.datasets.readers.rows import BadRow, RowSource, describe
 from karat.errors import DataError, RequestError, UnsupportedType, clip, did_you_mean, with_article
 from karat.paths import MISSING, kind_of, parse
-from karat.records import JSON, Example
+from karat.records import Example
 from karat.serialization import prepared, to_json_value
 
 # Which fields of a row become the input, what is expected, the id and the metadata of an example.
@@ -48,7 +48,7 @@ class Field:
         self._path = parse(name)
         self.is_path = len(self._path.steps) > 1
 
-    def of(self, row: JSON) -> Any:
+    def of(self, row: object) -> Any:
         """Return the value of the field; raises RowProblem where the row has none."""
         if type(row) is not dict:
             raise RowProblem(
@@ -101,7 +101,7 @@ class Selection:
         if self._find_id:
             self._names.add("id")
 
-    def parts(self, row: JSON) -> Parts:
+    def parts(self, row: Any) -> Parts:
         """The parts of the example that a row is; raises RowProblem."""
         if self._shaped is None:
             self._shaped = self._has_shape(row)

@@ -15,7 +15,7 @@ from karat.datasets.readers.rows import FORMATS, BadRow, RowSource, describe
 from karat.datasets.transformations import SHORT, check_params, find_transform, transformed
 from karat.documents import Place
 from karat.errors import ConfigError, DataError, KaratError, did_you_mean
-from karat.records import JSON, Example
+from karat.records import Example
 
 Row = dict[str, Any]
 Load = Callable[[str], Any]
@@ -31,7 +31,9 @@ KEYS = {
 }
 
 
-def source_rows(source: JSON, folder: Path, load: Load) -> Iterator[Row]:
+def source_rows(
+    source: Mapping[str, Any] | Sequence[Mapping[str, Any]], folder: Path, load: Load
+) -> Iterator[Row]:
     """The rows of a source, or of several that are joined. `folder` is where files are looked for too."""
     problems = source_problems(source, load)
     if problems:
@@ -161,7 +163,7 @@ def rows_dataset(
     return Dataset.from_examples(examples(), name=name, metadata=dict(metadata))
 
 
-def source_problems(source: JSON, load: Load) -> list[tuple[Place, str]]:
+def source_problems(source: object, load: Load) -> list[tuple[Place, str]]:
     """The errors of a source or a list of sources: places and messages."""
     if isinstance(source, Mapping):
         return _source_problems(source, load)

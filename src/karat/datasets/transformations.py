@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from karat.errors import FAILURES, DataError, RequestError, did_you_mean, with_article
 from karat.records import Value
@@ -39,7 +39,7 @@ class DataTransform(ABC):
         return type(self).__name__
 
     @abstractmethod
-    def transform(self, data: Any, params: dict[str, Any]) -> Any:
+    def transform(self, data: list[Row], params: dict[str, Any]) -> Iterable[Row]:
         """The rows after the transformation."""
 
 
@@ -252,7 +252,9 @@ def check_params(made: DataTransform, params: Mapping[str, Any]) -> list[str]:
 
 def transformed(rows: Iterable[Row], made: DataTransform, params: dict[str, Any]) -> Iterator[Row]:
     """The rows after a transformation; one that does not stream gets them all at once."""
-    given = made.transform(iter(rows) if getattr(made, "streams", False) else list(rows), params)
+    given: object = made.transform(
+        cast("list[Row]", iter(rows)) if getattr(made, "streams", False) else list(rows), params
+    )
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
         raise RequestError(f"{type(made).__name__} returned {type(given).__name__}, not rows")
     return iter(given)
@@ -335,7 +337,7 @@ class _AddressTransform(DataTransform):
         """The format that content with these first bytes has, as addresses name it."""
 
     @abstractmethod
-    def encoded(self, value: Value) -> bytes | None:
+    def encoded(self, value: object) -> bytes | None:
         """A file of an object that holds the content otherwise; None of any other object."""
 
 
@@ -367,7 +369,7 @@ class CreateImageUrlTransform(_AddressTransform):
                 return form
         return None
 
-    def encoded(self, value: Value) -> bytes | None:
+    def encoded(self, value: Any) -> bytes | None:
         if not (callable(getattr(value, "save", None)) and hasattr(value, "mode") and hasattr(value, "size")):
             return None
         file = io.BytesIO()
@@ -395,7 +397,7 @@ class CreateAudioUrlTransform(_AddressTransform):
             return "aac" if start[1] & 0xF6 == 0xF0 else "mpeg"
         return None
 
-    def encoded(self, value: Value) -> bytes | None:
+    def encoded(self, value: object) -> bytes | None:
         if not isinstance(value, Mapping) or "array" not in value or "sampling_rate" not in value:
             return None
         samples = value["array"].tolist() if hasattr(value["array"], "tolist") else value["array"]
@@ -417,7 +419,7 @@ def _wav(samples: Sequence[float], rate: int) -> bytes:
     return file.getvalue()
 
 
-def addressed_media(value: Value) -> Value:
+def addressed_media(value: object) -> Value:
     """A value with each image or sound in it, a file as `{bytes, path}`, as a `data:` address."""
     if isinstance(value, list):
         return [addressed_media(each) for each in value]

@@ -27,7 +27,7 @@ from karat.evaluators._values import (
     value_at,
 )
 from karat.evaluators.trajectory._values import with_integers
-from karat.records import Result, Value
+from karat.records import Result
 
 EXACT = decimal.Context(prec=500_000, Emax=999_999, Emin=-999_999, traps=[])
 """Has room for every digit of the difference of two numbers that are read; a short number costs no more for it."""
@@ -306,7 +306,7 @@ def _is_denied(match: Any, text: str) -> bool:
 
 
 @register_evaluator("numeric_match")
-class NumericMatch(ReferenceEvaluator):
+class NumericMatch(ReferenceEvaluator[tuple[Quantity | None, str]]):
     """Whether the output is the number the reference is, within a tolerance.
 
     The difference may be `tolerance`, or `relative_tolerance` times the reference, whichever is more; the
@@ -392,13 +392,13 @@ class NumericMatch(ReferenceEvaluator):
         text = text_of(value, what)
         return None if text is None else self._read(text)
 
-    def prepare(self, output: object) -> Any:
+    def prepare(self, output: object) -> tuple[Quantity | None, str]:
         given = self._quantity(output, "the output")
         if given is not None:
             return given, ""
         return None, f"no number can be read from the output {clip(output)}{self._hint(output)}"
 
-    def judge(self, output: Value, reference: object) -> Result:
+    def judge(self, output: tuple[Quantity | None, str], reference: object) -> Result:
         expected = self._quantity(reference, "the reference")
         if expected is None:
             comment = f"no number can be read from the reference {clip(reference)}{self._hint(reference)}"
@@ -467,7 +467,7 @@ def _words(quantity: Quantity) -> str:
 
 
 @register_evaluator("choice_match")
-class ChoiceMatch(ReferenceEvaluator):
+class ChoiceMatch(ReferenceEvaluator[object]):
     """Whether the output chooses what the reference chooses: the letter is found in the answer.
 
     `choices` are the letters, as a text (`ABCD`) or a list of labels. A letter is found when the output is
@@ -552,7 +552,7 @@ class ChoiceMatch(ReferenceEvaluator):
                 out.append(error)
         return out
 
-    def judge(self, output: Value, reference: object, options: Sequence[str] = ()) -> Result:
+    def judge(self, output: object, reference: object, options: Sequence[str] = ()) -> Result:
         expected = self._expected(plain(reference, "the reference"), options)
         text = text_of(output, "the output")
         if text is None:
@@ -590,7 +590,7 @@ def f1(shared: int, output: int, reference: int) -> tuple[float, float, float]:
 
 
 @register_evaluator("set_match")
-class SetMatch(ReferenceEvaluator):
+class SetMatch(ReferenceEvaluator[tuple[object, Counter[Any] | None]]):
     """How much of the reference's list the output's list has, in any order: F1, precision or recall.
 
     A list is a JSON list, the text of one, or, with `separator`, text cut at it. An item named twice counts
@@ -637,17 +637,17 @@ class SetMatch(ReferenceEvaluator):
             "any_of": any_of,
         }
 
-    def prepare(self, output: object) -> Any:
+    def prepare(self, output: object) -> tuple[object, Counter[Any] | None]:
         items = self._items(output, "the output")
         return output, None if items is None else self._count(items)
 
-    def judge(self, output: Value, reference: object) -> Result:
+    def judge(self, output: tuple[object, Counter[Any] | None], reference: object) -> Result:
         expected = self._items(reference, "the reference")
         if expected is None:
             raise CannotJudge(f"{self.key}: the reference {clip(reference)} is not a list; {self._hint()}")
-        output, have = output
+        given, have = output
         if have is None:
-            return Result(self.key, 0.0, False, f"the output {clip(output)} is not a list; {self._hint()}")
+            return Result(self.key, 0.0, False, f"the output {clip(given)} is not a list; {self._hint()}")
         want = self._count(expected)
         shared = sum((have & want).values())
         precision, recall, score = f1(shared, sum(have.values()), sum(want.values()))
@@ -703,7 +703,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @register_evaluator("token_f1")
-class TokenF1(ReferenceEvaluator):
+class TokenF1(ReferenceEvaluator[Counter[str] | None]):
     """F1 of the words that output and reference share, each as often as it occurs.
 
     By default as question answering is commonly scored: case folded, punctuation and English articles left
@@ -746,19 +746,18 @@ class TokenF1(ReferenceEvaluator):
             "any_of": any_of,
         }
 
-    def prepare(self, output: object) -> Any:
+    def prepare(self, output: object) -> Counter[str] | None:
         text = text_of(output, "the output")
         return None if text is None else self._tokens(text)
 
-    def judge(self, output: Value, reference: object) -> Result:
+    def judge(self, output: Counter[str] | None, reference: object) -> Result:
         want = self._tokens(reference_text(reference, self.key))
         if output is None:
             return Result(self.key, 0.0, None, "there is no output")
-        have: Counter[str] = output
         # The smaller side is gone through: an output may be long, and its references many.
-        smaller, larger = (have, want) if len(have) <= len(want) else (want, have)
+        smaller, larger = (output, want) if len(output) <= len(want) else (want, output)
         shared = sum(min(count, larger[token]) for token, count in smaller.items() if token in larger)
-        output_size, reference_size = have.total(), want.total()
+        output_size, reference_size = output.total(), want.total()
         precision, recall, score = f1(shared, output_size, reference_size)
         unit = "character" if self._characters else "word"
         comment = f"{plural(shared, unit)} {'is' if shared == 1 else 'are'} shared by"

@@ -14,13 +14,13 @@ import inspect
 import math
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, TypeVar, cast, overload
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar, cast, overload
 
 import msgspec
 
 from karat.errors import FAILURES, RequestError, did_you_mean, for_thread
 from karat.keys import code_fingerprint
-from karat.records import JSON, Example, Output, Result, Value
+from karat.records import Example, Output, Result, Value
 from karat.registry import SHIPPED_PLUGIN, Registry, check_parameters, check_spec
 from karat.serialization import annotations_of, converter
 
@@ -168,6 +168,28 @@ class RunOutput(Output, frozen=True, omit_defaults=True, kw_only=True):
     """An output with the id of its run: what `compare` and `evaluate_runs` get."""
 
     run: str
+
+
+class ComparesPairs(Protocol):
+    """An object that compares the outputs of two runs."""
+
+    def compare(self, example: Example, first: RunOutput, second: RunOutput, /) -> Any:
+        """Return win, tie or loss of the first, a number from 0 to 1, or a Result."""
+
+
+class EvaluatesRuns(Protocol):
+    """An object that judges the outputs of all runs of an example together."""
+
+    def evaluate_runs(self, example: Example, outputs: list[RunOutput], /) -> Any:
+        """Return a score for each run (`{run: score}`), the runs in order, best first, or a Result."""
+
+
+class Scores(Protocol):
+    """What declares which scores an evaluator gives: an evaluator, or its stored description."""
+
+    @property
+    def key(self) -> str:
+        """The key of its results."""
 
 
 class Evaluator:
@@ -379,7 +401,7 @@ def _passes_or_fails(part: Any) -> bool:
     return bool(declared)
 
 
-def checked_bounds(bounds: JSON, who: str) -> Bounds | None:
+def checked_bounds(bounds: object, who: str) -> Bounds | None:
     """Return bounds as `(low, high)`, where an infinite limit is None; None for bounds that are not declared."""
     if bounds is None:
         return None
@@ -389,7 +411,7 @@ def checked_bounds(bounds: JSON, who: str) -> Bounds | None:
             limits.append(None)
         elif not isinstance(value, bool) and isinstance(value, (int, float)) and not math.isnan(value):
             limits.append(None if math.isinf(value) else float(value))
-    if len(limits) != 2 or len(bounds) != 2:
+    if not isinstance(bounds, (list, tuple)) or len(limits) != 2 or len(bounds) != 2:
         raise RequestError(
             f"{who}: bounds must be [lowest, highest] as numbers, or null for no limit, not {bounds!r:.60}"
         )
@@ -399,13 +421,13 @@ def checked_bounds(bounds: JSON, who: str) -> Bounds | None:
     return low, high
 
 
-def score_range(evaluator: Any) -> tuple[float | None, float | None]:
+def score_range(evaluator: Scores) -> tuple[float | None, float | None]:
     """Where the scores of an evaluator (or of its spec) lie, by what it declares; None where they have no bound."""
     bounds = checked_bounds(getattr(evaluator, "bounds", None), f"evaluator {evaluator.key!r}")
     return (0.0, 1.0) if getattr(evaluator, "pass_fail", False) else bounds or (None, None)
 
 
-def threshold_problem(threshold: float, evaluator: Any) -> str | None:
+def threshold_problem(threshold: float, evaluator: Scores) -> str | None:
     """Why no score of an evaluator (or of its spec) can be a threshold, by the bounds it declares; None if one can."""
     low, high = score_range(evaluator)
     if (low is None or low <= threshold) and (high is None or threshold <= high):
@@ -491,14 +513,14 @@ class FunctionEvaluator(Evaluator):
         return asked
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         return as_result(
             self.function(**self._arguments(outputs, reference_outputs, inputs, context)), self.key
         )
 
     async def evaluate_async(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         if not self.is_async:
             return await super().evaluate_async(
@@ -623,7 +645,19 @@ class ResolvedEvaluator(NamedTuple):
     evaluator: Any
 
 
-def resolve_evaluator(spec: Any) -> ResolvedEvaluator:
+EvaluatorLike: TypeAlias = (
+    ResolvedEvaluator
+    | Evaluator
+    | ComparesPairs
+    | EvaluatesRuns
+    | str
+    | Mapping[str, Any]
+    | Callable[..., Any]
+)
+"""What `evaluate` takes as an evaluator."""
+
+
+def resolve_evaluator(spec: EvaluatorLike) -> ResolvedEvaluator:
     """Build the evaluator of a name, a mapping of SPEC_FIELDS, a function, a class or an instance."""
     if isinstance(spec, ResolvedEvaluator):
         return spec
@@ -639,9 +673,9 @@ def resolve_evaluator(spec: Any) -> ResolvedEvaluator:
     if isinstance(spec, type):
         return ResolvedEvaluator(spec.__name__, {}, _construct(spec, spec.__name__, {}, None))
     if any(callable(getattr(spec, method, None)) for method in ("evaluate", "compare", "evaluate_runs")):
-        if not getattr(spec, "key", None):
-            spec.key = getattr(spec, "name", None) or type(spec).__name__
         name = getattr(spec, "name", None) or type(spec).__name__
+        if not getattr(spec, "key", None):
+            cast("Any", spec).key = name
         return ResolvedEvaluator(name, dict(getattr(spec, "params", {}) or {}), spec)
     if callable(spec):
         from karat.evaluators import agentevals_adapter

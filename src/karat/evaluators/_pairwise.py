@@ -11,6 +11,7 @@ import msgspec
 from karat.errors import CannotJudge, RequestError
 from karat.evaluators._base import (
     Evaluator,
+    EvaluatorLike,
     ParameterCheck,
     RunOutput,
     as_result,
@@ -32,7 +33,7 @@ class ByMetric(Evaluator):
 
     name = "by_metric"
 
-    def __init__(self, metric: object = "exact_match", margin: float = 0.0) -> None:
+    def __init__(self, metric: EvaluatorLike = "exact_match", margin: float = 0.0) -> None:
         name, params, self.metric = resolve_evaluator(metric)
         if kind_of(self.metric) != "single":
             raise RequestError(f"by_metric: {name!r} does not judge single outputs")

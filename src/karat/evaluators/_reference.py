@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import msgspec
 
 from karat.errors import CannotJudge
 from karat.evaluators._base import Evaluator, Item, ParameterCheck, Paths
 from karat.evaluators._values import plain, text_of, value_at
-from karat.records import Result, Value
+from karat.records import Result
+
+Prepared = TypeVar("Prepared")
+"""What `prepare` reads an output as."""
 
 MAX_REFERENCES = 1_000
 """How many references `any_of` takes, except where comparing with one more costs next to nothing."""
 
 
-class ReferenceEvaluator(Evaluator):
+class ReferenceEvaluator(Evaluator, Generic[Prepared]):
     """The base class: override `judge`, and `prepare` where reading the output is work.
 
     A path is one for both sides, or `{output, reference}`. `any_of` says that the reference is a list of acceptable
@@ -37,16 +40,16 @@ class ReferenceEvaluator(Evaluator):
     _max_length: int | None = None
     """How many characters one text may have, and all references of an item together; None for no limit."""
 
-    def prepare(self, output: Value) -> Any:
+    def prepare(self, output: Any) -> Prepared:
         """Read the value at `path` once, for all references."""
-        return output
+        return cast("Prepared", output)
 
-    def judge(self, output: Value, reference: Value) -> Result:
+    def judge(self, output: Prepared, reference: Any) -> Result:
         """Judge what `prepare` returned against one reference, which is not None."""
         raise CannotJudge(f"{self.name} does not say how it compares")
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         """Judge one output against its reference."""
         try:

@@ -181,7 +181,7 @@ def cosine(first: Sequence[float], second: Sequence[float], who: str) -> float:
 
 
 @register_evaluator("embedding_similarity")
-class EmbeddingDistance(ReferenceEvaluator):
+class EmbeddingDistance(ReferenceEvaluator[str | None]):
     """How close output and reference are in meaning: the cosine of their embeddings, below 0 counted as 0.
 
     The embeddings come from `embed_fn` (one text in, one vector out), from `embedder` (a model that `karat.models`
@@ -299,7 +299,7 @@ class EmbeddingDistance(ReferenceEvaluator):
         return list(wanted)
 
 
-class _NgramEvaluator(ReferenceEvaluator):
+class _NgramEvaluator(ReferenceEvaluator[object]):
     """What the n-gram measures share: a package of the extra `text`, one or several references."""
 
     gives_labels = False

@@ -14,7 +14,7 @@ from karat.errors import CannotJudge, RequestError, clip, did_you_mean
 from karat.evaluators._base import Evaluator, Item, ParameterCheck, Paths, register_evaluator
 from karat.evaluators._reference import ReferenceEvaluator, reference_text
 from karat.evaluators._values import TextRules, plain, same, text_of, unchanged, value_at
-from karat.records import Result, Value
+from karat.records import Result
 
 EQUAL = "the output equals the reference"
 
@@ -23,7 +23,7 @@ LABEL = 80
 
 
 @register_evaluator("exact_match")
-class ExactMatch(ReferenceEvaluator):
+class ExactMatch(ReferenceEvaluator[Any]):
     """Whether the output is the reference, as text or as JSON.
 
     Two texts are compared by the rules; two JSON values by value, in any order of keys (True is not
@@ -354,7 +354,7 @@ def flag_names(flags: object, who: str) -> list[str]:
 
 
 @register_evaluator("edit_distance")
-class EditDistance(ReferenceEvaluator):
+class EditDistance(ReferenceEvaluator[str | None]):
     """How close the output is to the reference: 1 − edits / length of the longer one.
 
     The edits are insertions, deletions and replacements of characters (Levenshtein); `value` is their
@@ -399,11 +399,11 @@ class EditDistance(ReferenceEvaluator):
 
         self._distance = Levenshtein.distance
 
-    def prepare(self, output: object) -> Any:
+    def prepare(self, output: object) -> str | None:
         text = text_of(output, "the output")
         return None if text is None else self._normalise(text)
 
-    def judge(self, output: Value, reference: object) -> Result:
+    def judge(self, output: str | None, reference: object) -> Result:
         expected = self._normalise(reference_text(reference, self.key))
         if output is None:
             return Result(self.key, 0.0, None, f"there is no output; the reference is {clip(expected)}")

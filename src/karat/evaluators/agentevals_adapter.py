@@ -13,7 +13,7 @@ from typing import Any
 
 from karat.errors import MissingDependency
 from karat.evaluators._base import Evaluator, as_result
-from karat.records import Result, Value
+from karat.records import Result
 from karat.traces import TraceError
 
 PACKAGES = ("agentevals", "openevals")
@@ -80,7 +80,7 @@ class AgentEvalsEvaluator(Evaluator):
             self.reuse = False
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         """Return the package's verdict. An exception or a reply without a score is an error and no score."""
         try:
@@ -90,7 +90,7 @@ class AgentEvalsEvaluator(Evaluator):
         return self._result(found)
 
     async def evaluate_async(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         """Do the same; functions that are coroutines are awaited."""
         if not self.is_async:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
@@ -21,25 +21,11 @@ from karat.store.run_labels import check_labels
 
 if TYPE_CHECKING:
     from karat.datasets import Dataset
-    from karat.evaluators._base import Evaluator, ResolvedEvaluator, RunOutput
+    from karat.evaluators import _base as evaluators
     from karat.models._prices import Budget
     from karat.tasks import Task
 
 DEFAULT_CONCURRENCY = 100
-
-
-class ComparesPairs(Protocol):
-    """An object that compares the outputs of two runs."""
-
-    def compare(self, example: Example, first: RunOutput, second: RunOutput, /) -> Any:
-        """Return win, tie or loss of the first, a number from 0 to 1, or a Result."""
-
-
-class EvaluatesRuns(Protocol):
-    """An object that judges the outputs of all runs of an example together."""
-
-    def evaluate_runs(self, example: Example, outputs: list[RunOutput], /) -> Any:
-        """Return a score for each run (`{run: score}`), the runs in order, best first, or a Result."""
 
 
 StoreLike: TypeAlias = str | PathLike[str] | Store
@@ -47,10 +33,7 @@ TaskLike: TypeAlias = "Task | str | Callable[..., Any]"
 DatasetLike: TypeAlias = "Dataset | StoredDataset | str | Path | Iterable[Example | Mapping[str, Any]]"
 RunLike: TypeAlias = Run | str
 EvaluationLike: TypeAlias = Evaluation | str
-EvaluatorLike: TypeAlias = (
-    "ResolvedEvaluator | Evaluator | ComparesPairs | EvaluatesRuns | str | Mapping[str, Any]"
-    " | Callable[..., Any]"
-)
+EvaluatorLike: TypeAlias = "evaluators.EvaluatorLike"
 
 
 class StageOptions(TypedDict, total=False):

@@ -579,7 +579,7 @@ def sampled_ratio(
     """The ratio of two weighted sums; `rows` has both terms of each item."""
     from karat.stats._prediction_powered import WeightedSample
 
-    def ratio(sums: Any) -> Any:
+    def ratio(sums: NDArray[Any]) -> NDArray[Any]:
         import numpy as np
 
         with np.errstate(divide="ignore", invalid="ignore"):

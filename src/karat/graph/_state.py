@@ -32,7 +32,7 @@ def own(value: object) -> Any:
     return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
 
 
-def apart(value: Any, done: dict[int, Any] | None = None) -> Any:
+def apart(value: object, done: dict[int, Any] | None = None) -> Any:
     """A value whose dicts, lists and sets can be changed without changing those of the other; objects are shared."""
     if type(value) in _PLAIN or not isinstance(value, (dict, list, tuple, set)):
         return value
@@ -78,7 +78,7 @@ class SygraState(dict[str, Any]):
         made.copied = {key: (each, len(each)) for key, each in lists.items()}
         return made
 
-    def added(self, given: Any) -> Any:
+    def added(self, given: object) -> Any:
         """What a function adds that was given this copy: of its own lists, only what they have more."""
         if not self.copied or not isinstance(given, dict):
             return given

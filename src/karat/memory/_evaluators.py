@@ -24,7 +24,7 @@ from karat.memory._dimensions import (
     refused,
 )
 from karat.memory._matching import Matcher
-from karat.records import EvaluatorSpec, Failed, Ok, Result, Value
+from karat.records import EvaluatorSpec, Failed, Ok, Result
 from karat.stats import MeanState
 
 MATCHED = "match_"
@@ -94,7 +94,7 @@ class MatchedDimension(Evaluator):
         self.params = {"dimension": dimension, "method": self.matcher.method}
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         record = checked_record(outputs, self.dimension)
         verdicts = self.dimension.settled(record)
@@ -219,7 +219,7 @@ class RetrievalQuality(Evaluator):
         self.params = {}
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         found = ranked(_question(outputs))
         if found["recall_at_k"] is None:
@@ -240,7 +240,7 @@ class ContextSize(Evaluator):
         self.params = {}
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         record = _question(outputs)
         about = record.get("context") or {}

@@ -14,7 +14,7 @@ import msgspec
 from karat.datasets import whole_file
 from karat.errors import DataError, RequestError, plural
 from karat.memory._samples import question_unit, session_unit, summary_of_unit, units_of
-from karat.records import Example, Value
+from karat.records import Example
 from karat.serialization import encode, prepared
 from karat.tasks import Context, Task
 
@@ -416,7 +416,7 @@ class PipelineFiles(Task):
     def units(self, example: Example) -> list[str]:
         return units_of(example)
 
-    def summarize(self, example: Example, unit: str, output: Value) -> dict[str, str]:
+    def summarize(self, example: Example, unit: str, output: Mapping[str, Any] | None) -> dict[str, str]:
         return summary_of_unit(example, unit, output)
 
     def call_units(self, example: Example, context: Context) -> Iterator[tuple[str, Any]]:

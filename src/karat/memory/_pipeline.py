@@ -50,7 +50,7 @@ from karat.memory._system import (
     StoredMemory,
 )
 from karat.models import record_tool_call
-from karat.records import Example, Output, Value
+from karat.records import Example, Output
 from karat.registry import check_parameters, parameters_of
 from karat.serialization import encode, prepared, to_json_value
 from karat.tasks import Context, Task, code_fingerprint
@@ -250,7 +250,7 @@ class MemoryTask(Task):
     def units(self, example: Example) -> list[str]:
         return units_of(example)
 
-    def summarize(self, example: Example, unit: str, output: Value) -> dict[str, str]:
+    def summarize(self, example: Example, unit: str, output: Mapping[str, Any] | None) -> dict[str, str]:
         return summary_of_unit(example, unit, output)
 
     def configuration(self) -> Any:

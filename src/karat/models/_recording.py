@@ -269,7 +269,7 @@ def tool(function: Callable[P, T]) -> Callable[P, T]:
     name = getattr(function, "__name__", type(function).__name__)
     signature = inspect.signature(function)
 
-    def begin(args: Any, kwargs: Any) -> tuple[recording, int, dict[str, Any]] | None:
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[recording, int, dict[str, Any]] | None:
         calls = _current.get()
         if calls is None:
             return None
@@ -281,7 +281,7 @@ def tool(function: Callable[P, T]) -> Callable[P, T]:
         )
 
     def finish(
-        begun: tuple[recording, int, dict[str, Any]] | None, start: float, result: Any, error: Any
+        begun: tuple[recording, int, dict[str, Any]] | None, start: float, result: object, error: object
     ) -> None:
         if begun is not None:
             calls, place, arguments = begun

@@ -78,7 +78,7 @@ class Comparisons:
         """The counts of every ordered pair."""
         k = len(self.names)
 
-        def summed(weights: Any = None) -> Floats:
+        def summed(weights: Floats | None = None) -> Floats:
             return np.bincount(self.flat, weights, minlength=k * k).reshape(k, k).astype(np.float64)
 
         return PairTable(

@@ -191,7 +191,7 @@ def _content_template(value: object) -> Callable[[Any], Any]:
     if isinstance(value, (list, tuple)):
         items = [_content_template(item) if isinstance(item, str) else template(item) for item in value]
 
-        def filled(given: Any) -> list[Any]:
+        def filled(given: object) -> list[Any]:
             out: list[Any] = []
             for fill in items:
                 part = fill(given)
@@ -207,7 +207,7 @@ def _content_template(value: object) -> Callable[[Any], Any]:
     if not any(isinstance(piece, tuple) for piece in pieces):
         return template(value)
 
-    def fill(given: Any) -> Any:
+    def fill(given: object) -> Any:
         filled: list[Any] = []
         text = True
         for piece in pieces:

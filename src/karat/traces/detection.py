@@ -155,7 +155,7 @@ def _builtin_formats() -> list[Format]:
     return [importlib.import_module(f"karat.traces.formats.{name}") for name in BUILTIN]
 
 
-def normalize(value: JSON) -> Trajectory:
+def normalize(value: object) -> Trajectory:
     """Read a trajectory in any known format as steps, with a list of the parts that could not be used.
 
     The value is not changed, and normalizing twice changes nothing. A value that cannot be read is a `TraceError`.
@@ -198,7 +198,7 @@ def load_fast_readers() -> list[tuple[str, FastReader]]:
     return fast_readers
 
 
-def read(value: JSON, depth: int = 0) -> Iterator[Step | Unused]:
+def read(value: object, depth: int = 0) -> Iterator[Step | Unused]:
     """Yield the parts of a document: by its format, from inside its envelope, or item by item."""
     if isinstance(value, (str, bytes)):
         yield from _read_text(value, depth)
@@ -233,7 +233,7 @@ def read_items(items: Iterable[Any], depth: int = 0) -> Iterator[Step | Unused]:
             yield from placed(read(item, depth + 1), f"[{position}]")
 
 
-def normalize_trajectory(value: JSON) -> Trajectory:
+def normalize_trajectory(value: object) -> Trajectory:
     """Do the same as `normalize`, under the name that Potato uses; iterating the result gives the steps."""
     return normalize(value)
 

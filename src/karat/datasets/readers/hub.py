@@ -42,7 +42,7 @@ def _undecoded(datasets: Any, loaded: Any) -> tuple[Any, set[str]]:
     """The data with images and sounds as files, and the columns that have some: decoding needs Pillow and torch."""
     kinds = tuple(getattr(datasets, name) for name in ("Image", "Audio") if hasattr(datasets, name))
 
-    def without_decoding(feature: Any) -> Any:
+    def without_decoding(feature: object) -> Any:
         if isinstance(feature, kinds):
             made = copy.copy(feature)
             made.decode = False

@@ -24,7 +24,7 @@ from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike, judge_settings
 from karat.keys import fingerprint
 from karat.paths import MISSING, parse
-from karat.records import Call, Example, Output, Result, Value
+from karat.records import Call, Example, Output, Result
 from karat.serialization import to_json_value
 from karat.sync import run_plain
 from karat.traces import Step, ToolCall, ToolResult, normalize
@@ -211,10 +211,10 @@ class JudgeEvaluator(Evaluator):
     def evaluate(
         self,
         *,
-        outputs: Value = None,
-        reference_outputs: Value = None,
-        inputs: Value = None,
-        context: Value = MISSING,
+        outputs: object = None,
+        reference_outputs: object = None,
+        inputs: object = None,
+        context: object = MISSING,
         **more: Any,
     ) -> Result:
         """The judgment of one output; works alone, without a store, also inside a running event loop."""
@@ -227,10 +227,10 @@ class JudgeEvaluator(Evaluator):
     async def evaluate_async(
         self,
         *,
-        outputs: Value = None,
-        reference_outputs: Value = None,
-        inputs: Value = None,
-        context: Value = MISSING,
+        outputs: object = None,
+        reference_outputs: object = None,
+        inputs: object = None,
+        context: object = MISSING,
         **more: Any,
     ) -> Result:
         """The judgment of one output."""

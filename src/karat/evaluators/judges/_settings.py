@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Union
 import msgspec
 
 from karat.errors import RequestError, did_you_mean
-from karat.records import JSON
 
 if TYPE_CHECKING:
     from karat.models import Model
@@ -311,7 +310,7 @@ class _Numbers:
     def real(
         self,
         name: str,
-        value: JSON,
+        value: object,
         default: float,
         low: float,
         high: float,
@@ -321,9 +320,10 @@ class _Numbers:
     ) -> float:
         if value is None:
             return default
-        valid = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
         if (
-            not valid
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
             or not low <= value <= high
             or (open_low and value == low)
             or (open_high and value == high)

@@ -12,7 +12,7 @@ from karat.errors import CannotJudge
 from karat.evaluators.judges._base import Case, JudgeEvaluator
 from karat.evaluators.judges._core import JudgeContextOverflow, Ledger, Question, Vote, decide
 from karat.evaluators.judges._replies import Contract
-from karat.records import Result, Value
+from karat.records import Result
 
 MOST_ITEMS = 20
 """Items in one request: a reply about more is likely to be cut off or to skip some."""
@@ -66,7 +66,7 @@ class ItemJudge(JudgeEvaluator):
     def __init__(self, *, judge: Any = None, prompt: str | None = None) -> None:
         super().__init__(judge=judge, prompt=prompt)
 
-    async def judge_output(self, output: Value) -> Result:
+    async def judge_output(self, output: object) -> Result:
         """Judge the output of a task."""
         raise NotImplementedError
 

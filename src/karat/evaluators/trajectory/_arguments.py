@@ -19,7 +19,6 @@ from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.evaluators._base import code_of, codes_in
 from karat.evaluators.trajectory._values import ATOMS, are_alike, canonical, contains, equal
 from karat.paths import MISSING, find
-from karat.records import Value
 from karat.registry import load_object
 from karat.traces import TraceError
 
@@ -43,13 +42,13 @@ class Rule(Protocol):
     relation: Literal["equivalence", "preorder", "any"]
     """What may be taken for granted: equal keys say all; equal arguments may be paired first; nothing."""
 
-    def matches(self, agent: object, reference: Value) -> bool:
+    def matches(self, agent: object, reference: object) -> bool:
         """Whether the agent's arguments pass for the reference's."""
 
     def key(self, arguments: object) -> Hashable | None:
         """Equal keys match; for an equivalence, unequal keys do not. None: compare one by one."""
 
-    def differences(self, agent: object, reference: Value) -> list[Difference]:
+    def differences(self, agent: object, reference: object) -> list[Difference]:
         """Where they differ, in the eyes of this rule."""
 
 

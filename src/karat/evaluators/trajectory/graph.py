@@ -15,7 +15,7 @@ from karat.evaluators.trajectory._calls import Calls, storable
 from karat.evaluators.trajectory._pairing import pair_in_any_order, pair_in_order
 from karat.evaluators.trajectory._report import LISTED, listed
 from karat.evaluators.trajectory.match import IN_ORDER, Mode, rates
-from karat.records import Result, Value
+from karat.records import Result
 from karat.traces import TraceError
 from karat.traces._objects import plain
 
@@ -68,7 +68,7 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
         self.params = {"mode": mode, "compare": compare, "max_extra": max_extra, "graded": graded}
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         """Pass or fail (or F1), with the nodes and transitions that are missing or extra."""
         if reference_outputs is None:

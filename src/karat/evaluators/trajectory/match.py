@@ -56,7 +56,7 @@ from karat.evaluators.trajectory._report import (
     pair_mismatched,
     show,
 )
-from karat.records import Result, Value
+from karat.records import Result
 from karat.traces import TraceError
 
 Mode = Literal["strict", "unordered", "subset", "superset", "in_order"]
@@ -164,7 +164,7 @@ class TrajectoryMatchEvaluator(Evaluator):
         return {**self.params, "code": self._codes} if self._codes else self.params
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         """Pass or fail (or F1), with the calls that matched, are missing, extra or mismatched."""
         agent = None if context else fast_calls(outputs)

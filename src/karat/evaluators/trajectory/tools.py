@@ -31,7 +31,7 @@ from karat.evaluators.trajectory._report import (
     show,
 )
 from karat.evaluators.trajectory.match import rates
-from karat.records import Output, Result, Value
+from karat.records import Output, Result
 from karat.traces import ToolCall, TraceError, Trajectory
 
 
@@ -73,7 +73,7 @@ class ToolUseEvaluator(Evaluator):
         }
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         """1 where a call of the tool has the expected arguments, else 0."""
         calls = read_calls(outputs, context)
@@ -158,7 +158,7 @@ class ToolCallAccuracyEvaluator(Evaluator):
         return {**self.params, "code": self._codes} if self._codes else self.params
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         """Return the share of the reference's calls that are matched."""
         agent = read_calls(outputs, context)
@@ -258,7 +258,7 @@ class RedundantCallsEvaluator(Evaluator):
         }
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         """One minus redundant calls over all calls; without any call nothing is redundant."""
         output = context.get("output")

@@ -294,7 +294,7 @@ class UnitMetricEvaluator(Evaluator):
         self.params = {"metric": name, **params}
 
     def evaluate(
-        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         return self._result(self._judged([reference_outputs], [outputs])[0])
 

@@ -6,7 +6,8 @@ import inspect
 import time
 import types
 import typing
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from karat.errors import FAILURES, KaratError, RequestError
 from karat.graph._reading import Section
@@ -15,6 +16,8 @@ from karat.models import record_tool_call
 
 _JSON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 LONGEST_RESULT = 100_000
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Tool:
@@ -107,9 +110,9 @@ def read_tools(section: Section, building: Building) -> list[Tool]:
     return list(found.values())
 
 
-def marked(function: Any, name: str | None = None) -> Any:
+def marked(function: F, name: str | None = None) -> F:
     """Marks a function as a tool; where one of a module or class is marked, only marked ones are offered."""
-    inside = getattr(function, "__func__", function)  # of a static or class method
+    inside: Any = getattr(function, "__func__", function)  # of a static or class method
     inside.is_tool = True
     if name:
         inside.name = name

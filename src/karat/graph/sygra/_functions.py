@@ -9,7 +9,7 @@ import functools
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -82,7 +82,7 @@ class BaseTaskExecutor:
         raise RequestError(f"a task executor cannot be created: {self.REMEDY}, and run it with `karat run`")
 
 
-def tool(function: object = None, *more: Any, **options: Any) -> Any:
+def tool(function: Callable[..., Any] | str | None = None, *more: Any, **options: Any) -> Any:
     """The decorator that marks tools, `@tool` or `@tool("name")`; karat describes them by their signatures."""
     if function is None or isinstance(function, str):
         return lambda marking: marked(marking, function)

@@ -22,7 +22,6 @@ from karat.memory._system import Capabilities, Retrieval, RetrievedMemory, Store
 from karat.memory.systems import _model
 from karat.memory.systems._libraries import Ids, LibraryMemory, reproducible, require, required_model
 from karat.memory.systems._turns import check_share
-from karat.records import JSON
 from karat.serialization import storable
 
 USER = "user"
@@ -237,7 +236,9 @@ class _KaratLlm:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def generate_response(self, messages: JSON, response_format: object = None, **options: Any) -> str:
+    def generate_response(
+        self, messages: list[dict[str, Any]], response_format: object = None, **options: Any
+    ) -> str:
         if self._model is None:
             raise RequestError("mem0: infer is false, so there is no model to ask")
         date = _date.get()

@@ -17,7 +17,6 @@ import msgspec
 from karat.errors import RequestError
 from karat.models._failures import one_line
 from karat.models._messages import Choice, Request, ToolCall
-from karat.records import JSON
 from karat.registry import Registry
 
 if TYPE_CHECKING:
@@ -496,7 +495,7 @@ def refuse_duplicates(calls: Iterable[ToolCall]) -> None:
         raise ValueError("two tool calls with the same id")
 
 
-def read_tool_calls(calls: JSON) -> list[ToolCall]:
+def read_tool_calls(calls: Iterable[Mapping[str, Any]] | None) -> list[ToolCall]:
     """OpenAI-shaped tool calls. Ids that occur twice, as some servers give them, are numbered."""
     out: list[ToolCall] = []
     seen: dict[str, int] = {}
@@ -513,7 +512,7 @@ def read_tool_calls(calls: JSON) -> list[ToolCall]:
     return out
 
 
-def plain_text(content: JSON) -> str:
+def plain_text(content: str | Iterable[Mapping[str, Any]] | None) -> str:
     """The text of a message's content."""
     if content is None or isinstance(content, str):
         return content or ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -24,7 +24,6 @@ from karat.models.providers import (
     served_tier,
     with_fees,
 )
-from karat.records import JSON
 
 if TYPE_CHECKING:
     from karat.models._endpoints import Endpoint
@@ -286,7 +285,7 @@ def _add_delta(choice: dict[str, Any], part: dict[str, Any]) -> None:
         choice.setdefault("logprobs", {"content": []})["content"] += logprobs["content"]
 
 
-def read_logprobs(content: JSON) -> list[dict[str, Any]]:
+def read_logprobs(content: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Probabilities of tokens: `[{token, logprob, top: {token: logprob}}]`. ValueError: one is not a finite number.
 
     An alternative of probability 0 is left out: its logarithm is no number of JSON, and servers send null for it.

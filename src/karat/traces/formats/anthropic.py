@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
-from karat.records import JSON
 from karat.traces._calls import Found, named_call, read_parts, simple
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
@@ -22,7 +21,7 @@ _FAST_KEYS = {
 }
 
 
-def detect(value: JSON) -> bool:
+def detect(value: object) -> bool:
     """A message whose content has tool blocks, or such a block by itself."""
     if not isinstance(value, dict):
         return False
@@ -68,7 +67,7 @@ def read_blocks(role: str, blocks: list[Any], extra: dict[str, Any]) -> Iterator
     return read_parts(role, blocks, extra, read_block)
 
 
-def read_block(block: Any) -> Found:
+def read_block(block: object) -> Found:
     """Return the call, or the result, that a content block is; None for other content."""
     if not is_tool_block(block):
         return None
@@ -79,10 +78,12 @@ def read_block(block: Any) -> Found:
     return _result(block)
 
 
-def is_tool_block(block: JSON) -> bool:
+def is_tool_block(block: object) -> TypeGuard[dict[str, Any]]:
     """Return whether a block is a tool call or a tool result."""
-    kind = block.get("type") if isinstance(block, dict) else None
-    if not isinstance(kind, str) or "role" in block:
+    if not isinstance(block, dict) or "role" in block:
+        return False
+    kind = block.get("type")
+    if not isinstance(kind, str):
         return False
     return kind in _USES or (kind.endswith("tool_result") and "tool_use_id" in block)
 

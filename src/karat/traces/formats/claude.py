@@ -45,7 +45,7 @@ def detect(value: object) -> bool:
     return value.keys() >= _MESSAGE or value.keys() >= _RESULT or value.keys() == {"subtype", "data"}
 
 
-def read(value: Any) -> Iterator[Step | Unused]:
+def read(value: list[Any] | dict[str, Any]) -> Iterator[Step | Unused]:
     """Yield the steps of a message; the lines between messages hold none."""
     if isinstance(value, list):
         for position, (line, is_repeated) in enumerate(zip(value, _repeated(value), strict=True)):

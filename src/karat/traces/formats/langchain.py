@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from karat.records import JSON
 from karat.traces._calls import Found, named_call, read_call, read_parts, result_step
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
@@ -62,12 +61,12 @@ _USED = (
 )
 
 
-def detect(value: JSON) -> bool:
+def detect(value: object) -> bool:
     """One message in any of the forms."""
     return _fields(value) is not None
 
 
-def read(value: JSON) -> Iterator[Step | Unused]:
+def read(value: object) -> Iterator[Step | Unused]:
     """One message as one step."""
     fields = _fields(value)
     assert fields is not None, "read is called for what detect knows"
@@ -89,7 +88,7 @@ def read(value: JSON) -> Iterator[Step | Unused]:
     if isinstance(content, list) and role not in NOT_AGENTS:
         ids = {call.id for call in calls}
 
-        def read_one(block: Any) -> Found:
+        def read_one(block: object) -> Found:
             return block if isinstance(block, ToolCall) else _block(block, bool(calls), ids)
 
         if any(read_one(block) is not None for block in content):

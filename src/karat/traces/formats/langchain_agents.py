@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.records import JSON
 from karat.traces._objects import plain
 from karat.traces._tool_runs import tool_run
 from karat.traces.detection import placed
@@ -17,7 +16,7 @@ _CLASSES = ("AgentAction", "AgentActionMessageLog", "ToolAgentAction", "OpenAITo
 _KINDS = ("constructor", "not_implemented")
 
 
-def detect(value: JSON) -> bool:
+def detect(value: object) -> bool:
     """An executor's result, an action, or a pair of an action and its observation."""
     if isinstance(value, list):
         return len(value) == 2 and _action(value[0]) is not None
@@ -28,7 +27,7 @@ def detect(value: JSON) -> bool:
     return _action(value) is not None or _is_step(value)
 
 
-def read(value: JSON) -> Iterator[Step | Unused]:
+def read(value: object) -> Iterator[Step | Unused]:
     """Yield a step for each action and for each observation; the input and output of a result are steps too."""
     if isinstance(value, dict) and "intermediate_steps" in value:
         if isinstance(value.get("input"), str):

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from karat.records import JSON
 from karat.traces._objects import decoded, plain
 from karat.traces._observations import Observation, combine, messages
 from karat.traces._spans import Span
@@ -26,7 +25,7 @@ _TOOLS = ("TOOL", "RETRIEVER")
 _MARKS = ("startTime", "start_time", "traceId", "trace_id", "parentObservationId", "parent_observation_id")
 
 
-def detect(value: JSON) -> bool:
+def detect(value: object) -> bool:
     """A trace with observations, an observation, or a list of observations."""
     if isinstance(value, list):
         return bool(value) and all(_is_observation(plain(item)) for item in value)
@@ -35,7 +34,7 @@ def detect(value: JSON) -> bool:
     return _is_observation(value)
 
 
-def read(value: JSON) -> Iterator[Step | Unused]:
+def read(value: object) -> Iterator[Step | Unused]:
     """The generations and tools in the order in which they began."""
     if isinstance(value, dict) and "observations" in value:
         given = value["observations"]

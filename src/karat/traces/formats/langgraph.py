@@ -36,7 +36,7 @@ def detect(value: JSON) -> bool:
     return _are_updates(items) or (len(items) > 1 and (_are_of_one_thread(items) or _are_growing(items)))
 
 
-def read(value: JSON) -> Iterator[Step | Unused]:
+def read(value: list[Any] | dict[str, Any]) -> Iterator[Step | Unused]:
     """The messages of the newest state, or of all updates."""
     items = [plain(item) for item in value] if isinstance(value, list) else [value]
     if _are_updates(items):

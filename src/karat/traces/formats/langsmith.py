@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.records import JSON
 from karat.traces._objects import plain
 from karat.traces._observations import Observation, combine, messages
 from karat.traces._tool_runs import check_name, message_of, tool_run
@@ -20,7 +19,7 @@ _TOOLS = ("tool", "retriever")
 _BATCH = {"post", "patch"}
 
 
-def detect(value: JSON) -> bool:
+def detect(value: object) -> bool:
     """A run, a list of runs, or the batches in which they were posted."""
     if isinstance(value, list):
         items = [plain(item) for item in value]
@@ -28,7 +27,7 @@ def detect(value: JSON) -> bool:
     return _is_run(value) or _is_batch(value)
 
 
-def read(value: JSON) -> Iterator[Step | Unused]:
+def read(value: object) -> Iterator[Step | Unused]:
     """The model and tool runs in the order in which they began."""
     given = value if isinstance(value, list) else [value]
     if given and all(_is_batch(plain(item)) for item in given):

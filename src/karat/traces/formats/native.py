@@ -21,7 +21,7 @@ _STEP = {"role", "content", "tool_calls", "tool_result"}
 _FAST_KEYS = frozenset(("name", "arguments", "id"))
 
 
-def detect(value: JSON) -> bool:
+def detect(value: object) -> bool:
     """A step, a call, an Output, their dicts, recorded calls, or a dict that names a tool and its arguments."""
     if isinstance(value, dict):
         if value.keys() >= _STEP:

@@ -53,7 +53,7 @@ def detect(value: object) -> bool:
     return kind == "reasoning" or kind in _NO_STEPS or is_item(value)
 
 
-def is_item(value: Any) -> bool:
+def is_item(value: object) -> bool:
     """Return whether a value is a call, or the output of one."""
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return False
@@ -66,9 +66,11 @@ def _is_output(value: dict[str, Any]) -> bool:
     return kind.endswith(_OUTPUTS) or (kind.endswith("_result") and "call_id" in value)
 
 
-def is_builtin_call(value: Any) -> bool:
+def is_builtin_call(value: object) -> bool:
     """Return whether an item is a call whose type says what was called: `web_search_call`, or a program to be run."""
-    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return False
+    kind = value.get("type")
     if kind == "program":
         return isinstance(value.get("code"), str)
     return isinstance(kind, str) and kind.endswith("_call") and kind not in _NOT_CALLS

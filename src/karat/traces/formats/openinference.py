@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.records import JSON
 from karat.traces._observations import Observation, combine, messages
 from karat.traces._spans import Span, spans_of, strays_of
 from karat.traces._tool_runs import check_name, tool_run
@@ -18,12 +17,12 @@ _KIND = "openinference.span.kind"
 _KINDS = frozenset(("LLM", "TOOL", "RETRIEVER", "AGENT", "CHAIN", "EMBEDDING", "RERANKER", "GUARDRAIL"))
 
 
-def detect(value: JSON) -> bool:
+def detect(value: object) -> bool:
     """Spans of which at least one has an OpenInference kind."""
     return any(_kind(span) is not None for span in spans_of(value))
 
 
-def read(value: JSON) -> Iterator[Step | Unused]:
+def read(value: object) -> Iterator[Step | Unused]:
     """The model and tool spans in the order in which they began; `gen_ai.*` spans among them are read too."""
     yield from strays_of(value)
     yield from combine(

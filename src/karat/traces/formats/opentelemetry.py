@@ -26,7 +26,7 @@ _DETAILS = "gen_ai.client.inference.operation.details"
 _ROLES = ("system", "user", "assistant", "tool")
 
 
-def detect(value: JSON) -> bool:
+def detect(value: object) -> bool:
     """Spans of which at least one describes a model or tool call; or a message in typed parts."""
     return _is_message(value) or any(_speaks(span) for span in spans_of(value))
 

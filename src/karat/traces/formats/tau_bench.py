@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.records import JSON
 from karat.traces._objects import plain
 from karat.traces.detection import placed
 from karat.traces.detection import read as read_any
@@ -14,7 +13,7 @@ from karat.traces.steps import Step, TraceError, Unused, rest
 name = "tau_bench"
 
 
-def detect(value: JSON) -> bool:
+def detect(value: object) -> bool:
     """A result, a simulation, a file of simulations, or a list of results."""
     if isinstance(value, list):
         first = plain(value[0]) if value else None
@@ -24,7 +23,7 @@ def detect(value: JSON) -> bool:
     return _is_result(value) or _is_simulation(value) or _is_file(value)
 
 
-def read(value: JSON) -> Iterator[Step | Unused]:
+def read(value: list[Any] | dict[str, Any]) -> Iterator[Step | Unused]:
     """Yield the messages of one conversation; a file of several is refused."""
     if isinstance(value, list) or _is_file(value):
         several = value if isinstance(value, list) else value["simulations"]

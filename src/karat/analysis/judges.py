@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from karat.datasets.readers.rows import BadRow, RowSource, describe
+from karat.datasets.readers.rows import BadRow, RowSource
 from karat.datasets.writers import unguarded
 from karat.errors import ConfigError, DataError, RequestError, did_you_mean, unknown_metadata
 from karat.evaluators._base import build_evaluator
@@ -281,7 +281,7 @@ def _read_rows(path: Path, ignored: dict[str, None]) -> Iterable[tuple[int, dict
         raise DataError(f"{path} is a {source.format} file: labels are read from JSONL or CSV")
     for number, row in source.read():
         if isinstance(row, BadRow):
-            raise DataError(describe(str(path), "line", row))
+            raise DataError(row.sentence(str(path)))
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: a label is an object, not {type(row).__name__}")
         if "example" not in row and "id" in row:

@@ -12,7 +12,7 @@ from karat.lazy import load
 if TYPE_CHECKING:
     from karat.datasets.dataset import Dataset
     from karat.datasets.readers.hub import resolved_revision
-    from karat.datasets.readers.rows import BadRow
+    from karat.datasets.readers.rows import MAX_ROW, BadRow, RowSource, bounded_lines
     from karat.datasets.sources import (
         JOINER,
         file_rows,
@@ -29,7 +29,10 @@ _WHERE = {
     "BadRow": "readers.rows",
     "Dataset": "dataset",
     "JOINER": "sources",
+    "MAX_ROW": "readers.rows",
     "RecordWriter": "writers",
+    "RowSource": "readers.rows",
+    "bounded_lines": "readers.rows",
     "check_writable": "writers",
     "fewer_collections": "karat.process",
     "file_rows": "sources",
@@ -46,9 +49,12 @@ _WHERE = {
 
 __all__ = [
     "JOINER",
+    "MAX_ROW",
     "BadRow",
     "Dataset",
     "RecordWriter",
+    "RowSource",
+    "bounded_lines",
     "check_writable",
     "fewer_collections",
     "file_rows",

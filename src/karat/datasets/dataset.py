@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from karat.datasets.readers.rows import BadRow, RowSource, describe
+from karat.datasets.readers.rows import BadRow, RowSource
 from karat.errors import DataError, RequestError, UnsupportedType, clip, did_you_mean, with_article
 from karat.paths import MISSING, kind_of, parse
 from karat.records import Example
@@ -561,7 +561,7 @@ class FileExamples:
                 except RowProblem as problem:
                     parts = BadRow(line, None, str(problem))
             if type(parts) is BadRow and not self._skip_bad_rows:
-                raise DataError(describe(str(self._source.path), self._source.unit, parts))
+                raise DataError(parts.sentence(str(self._source.path), self._source.unit))
             yield line, parts
 
     def _look_back(self, wanted: str, count: int) -> int | None:
@@ -581,7 +581,7 @@ class FileExamples:
     def _refuse_empty(self) -> None:
         path = self._source.path
         if self.skipped_count:
-            first = describe(str(path), self._source.unit, self.skipped[0])
+            first = self.skipped[0].sentence(str(path), self._source.unit)
             raise DataError(f"{path} has no valid rows ({self.skipped_count:,} invalid); the first: {first}")
         if self._source.format in ("csv", "tsv"):
             raise DataError(f"{path} has a header and no rows")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from karat.datasets.dataset import Dataset
-from karat.datasets.readers.rows import FORMATS, BadRow, RowSource, describe
+from karat.datasets.readers.rows import FORMATS, BadRow, RowSource
 from karat.datasets.transformations import SHORT, check_params, find_transform, transformed
 from karat.documents import Place
 from karat.errors import ConfigError, DataError, KaratError, did_you_mean
@@ -118,10 +118,10 @@ def file_rows(path: Path, format: object = None) -> Iterator[Row]:
     source = RowSource(path, str(format) if format else None)
     for line, row in source.read():
         if isinstance(row, BadRow):
-            raise DataError(describe(str(path), source.unit, row))
+            raise DataError(row.sentence(str(path), source.unit))
         if not isinstance(row, dict):
             bad = BadRow(line, None, "the row is not an object: a record has named fields")
-            raise DataError(describe(str(path), source.unit, bad))
+            raise DataError(bad.sentence(str(path), source.unit))
         yield row
 
 

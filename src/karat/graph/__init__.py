@@ -5,8 +5,9 @@ Names are imported where they are used, so that importing this package costs nex
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from karat.lazy import load
 
 if TYPE_CHECKING:
     from karat.graph._drawing import arrows, mermaid, svg
@@ -95,9 +96,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    return load(__name__, _WHERE, name)
 
 
 def __dir__() -> list[str]:

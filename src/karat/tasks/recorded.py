@@ -18,7 +18,6 @@ from karat.datasets.readers.rows import (
     BadRow,
     RowSource,
     bounded_lines,
-    describe,
     size_of_regular_file,
 )
 from karat.errors import DataError, RequestError, did_you_mean
@@ -92,7 +91,7 @@ class RecordedOutputs(Task):
         text = self._source.format in ("csv", "tsv")
         for number, row in self._source.read():
             if isinstance(row, BadRow):
-                raise DataError(describe(str(self.path), self._unit, row))
+                raise DataError(row.sentence(str(self.path), self._unit))
             if text:  # where an empty cell is no value, and numbers are text
                 row = {key: cell for key, cell in row.items() if cell or key not in ("attempt", "error")}
                 if str(row.get("attempt", "")).isdecimal():
@@ -110,7 +109,7 @@ class RecordedOutputs(Task):
             row = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             bad = bad_line(number, line, offset)
-            raise DataError(describe(str(self.path), "line", bad)) from None
+            raise DataError(bad.sentence(str(self.path))) from None
         if not isinstance(row, dict):
             raise DataError(f"{place}: the record is {kind_of(row)}, not an object: {FORM}")
         if may_repeat_keys(line, row) and (found := repeated_key(line.decode())) is not None:

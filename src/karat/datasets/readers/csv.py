@@ -13,7 +13,6 @@ from karat.datasets.readers.rows import (
     BadRow,
     Rows,
     bounded_lines,
-    describe,
     undecodable,
 )
 from karat.errors import DataError, clip
@@ -55,14 +54,14 @@ def _read(file: BinaryIO, source: str, delimiter: str) -> Rows:
             bad = _bad_record(error, start, source)
             undecoded.clear()
             if header is None:
-                raise DataError(describe(source, "line", bad)) from None
+                raise DataError(bad.sentence(source)) from None
             yield start, bad
             continue
         if not record:
             continue
         if header is None:
             if undecoded:
-                raise DataError(describe(source, "line", undecoded[0]))
+                raise DataError(undecoded[0].sentence(source))
             header = _checked_header(record, start, source, delimiter)
             width = len(header)
         elif undecoded:

@@ -17,7 +17,6 @@ from karat.datasets.readers.rows import (
     BadRow,
     Rows,
     bounded_lines,
-    describe,
     too_large,
     undecodable,
 )
@@ -325,7 +324,7 @@ class _Text:
     def error(self, reason: str) -> DataError:
         """What is wrong at the next character."""
         line, column = self.place()
-        return DataError(describe(self._source, "line", BadRow(line, column, reason)))
+        return DataError(BadRow(line, column, reason).sentence(self._source))
 
     def _count(self, position: int) -> None:
         newlines = self._text.count("\n", self._counted, position)

@@ -51,6 +51,11 @@ class BadRow(msgspec.Struct, frozen=True):
     """Character in the line, counted from 1; None where the whole row is meant."""
     reason: str
 
+    def sentence(self, source: str, unit: str = "line") -> str:
+        """The message of an error about the row: the file, the place and the reason."""
+        column = f", column {self.column}" if self.column is not None else ""
+        return f"{source} {unit} {self.line}{column}: {self.reason}"
+
 
 Rows = Iterator[tuple[int, Any]]
 
@@ -118,12 +123,6 @@ def bounded_lines(file: BinaryIO, source: str) -> Iterator[tuple[int, bytes]]:
 def too_large() -> str:
     """The reason why a row is refused for its size."""
     return f"a row has more than {MAX_ROW >> 20} MiB: split it, or keep large content in files of its own"
-
-
-def describe(source: str, unit: str, bad: BadRow) -> str:
-    """A bad row as the sentence of an error."""
-    column = f", column {bad.column}" if bad.column is not None else ""
-    return f"{source} {unit} {bad.line}{column}: {bad.reason}"
 
 
 def undecodable(error: UnicodeDecodeError, offset: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from karat.datasets.readers.rows import bounded_lines
+from karat.datasets import bounded_lines
 from karat.errors import DataError, clip
 from karat.memory._dialogue import Question, Sample, Session, Turn, abbreviation
 from karat.memory.datasets import memory_datasets

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from karat.datasets.readers.rows import MAX_ROW, BadRow, RowSource, bounded_lines, describe
+from karat.datasets import MAX_ROW, BadRow, RowSource, bounded_lines
 from karat.errors import DataError, clip
 from karat.memory._dialogue import Attachment, Evidence, Question, Sample, Session, Turn
 from karat.serialization import prepared
@@ -186,7 +186,7 @@ def rows(path: Path) -> Iterator[Located]:
     source = RowSource(path)
     for line, row in source.read():
         if isinstance(row, BadRow):
-            raise DataError(describe(str(path), source.unit, row))
+            raise DataError(row.sentence(str(path), source.unit))
         yield Located(row, f"{path} {source.unit} {line}")
 
 

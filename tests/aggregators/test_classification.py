@@ -168,3 +168,36 @@ def test_an_average_that_is_not_known_names_the_nearest(refuses):
 
     with refuses(RequestError):
         resolve_aggregator({"name": "precision", "params": {"average": "makro"}})
+
+
+@pytest.mark.parametrize("cluster", [None, "document"])
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_share_of_right_items_is_the_same_number_with_the_same_interval_everywhere(
+    make, seed, attempts, cluster
+):
+    """`accuracy`, the `mean` of its scores, and `classification`, also as its micro average and weighted recall."""
+    rng = random.Random(seed)
+    groups = []
+    for place in range(24):
+        rows = []
+        for attempt in range(1, attempts + 1):
+            golden = rng.choice(CLASSES)
+            predicted = golden if rng.random() < 0.7 else rng.choice(CLASSES[:3])
+            labels = {"golden": golden, "predicted": predicted}
+            score = float(golden == predicted)
+            rows.append(make.item(score, attempt=attempt, failed=rng.random() < 0.2, **labels))
+        groups.append(({"document": place // 3}, rows))
+    params = {"cluster": cluster} if cluster else {}
+    classes = make.folded("classification", groups, **params)
+    names = ("accuracy", "micro_precision", "micro_f1", "weighted_recall")
+    found = [classes.get(name) for name in names]
+    found.append(make.folded("accuracy", groups, **params).get())
+    if attempts > 1 or cluster:
+        found.append(make.folded("mean", groups, **params).get())
+    if not cluster:
+        found.append(make.folded("metric:accuracy", groups).get("accuracy"))
+    figures = {(each.value, each.low, each.high, each.n, each.of) for each in found}
+    assert len(figures) == 1
+    bounds = {(each.lowest, each.highest) for each in found if each.n < each.of}
+    assert len(bounds) == (found[0].n < found[0].of)

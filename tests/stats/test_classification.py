@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
-from karat.stats import ConfusionState, classification_metrics, share, wilson
+from karat.stats import ConfusionState, classification_metrics, proportion, share, wilson
 from karat.stats._classification import METRICS, metrics_of
 
 rng = np.random.default_rng(0)
@@ -176,7 +176,8 @@ def test_edges(refuses) -> None:
     lone = classification_metrics(["a"], [[1]], of=2)
     assert (lone.accuracy.lowest, lone.accuracy.highest) == (0.5, 1.0)
     one_cluster = metrics_of(folded([[("a", "a"), ("a", "b")]]))
-    assert (one_cluster.accuracy.value, one_cluster.accuracy.low) == (0.5, None)
+    assert one_cluster.accuracy == proportion([1, 0], ["x", "x"])
+    assert (one_cluster.macro.f1.value, one_cluster.macro.f1.low) == (pytest.approx(1 / 3), None)
     with refuses(ValueError):
         classification_metrics(["a", "b"], [[1, 2]])
     with pytest.raises(ValueError, match="twice"):

@@ -146,13 +146,15 @@ def label(value: object, key: str | None) -> str | None:
 class LabelState:
     """Counts of the labels in results, by cluster where examples have several."""
 
-    __slots__ = ("clustered", "fields", "missing", "parts", "singles", "unlabelled")
+    __slots__ = ("clustered", "fields", "missing", "parts", "right", "singles", "unlabelled")
 
     def __init__(self) -> None:
         self.singles: dict[Labelled, int] = {}
         """Of clusters of one result."""
         self.clustered = ConfusionState()
         """Of clusters of several; its cells hold `Labelled` pairs, not classes yet."""
+        self.right: Counter[tuple[int, int]] = Counter()
+        """How many of these have so many right items, of so many."""
         self.parts: dict[str, Counter[Labelled]] = {}
         """Of clusters by a metadata field, which arrive in parts."""
         self.fields = FieldNames()
@@ -193,6 +195,8 @@ class LabelState:
             self.add_one(known[0])
         else:
             self.clustered.add((each, None) for each in known)
+            if known:
+                self.right[sum(correct for _, _, correct, _ in known), len(known)] += 1
 
     def merge(self, other: LabelState) -> None:
         """Merge another state into this one."""
@@ -202,6 +206,7 @@ class LabelState:
             else:
                 self._new(labels, times)
         self.clustered.merge(other.clustered)
+        self.right.update(other.right)
         for value, counts in other.parts.items():
             self.parts.setdefault(value, Counter()).update(counts)
         self.fields.merge(other.fields)
@@ -228,6 +233,7 @@ class LabelState:
             out.counts[cells[cell[0]]] += times  # type: ignore[index]  # as added
         for (one, other), times in self.clustered.pairs.items():
             out.pairs[cells[one[0]], cells[other[0]]] += times  # type: ignore[index]  # as added
+        out.right.update(self.right)
         out.several.merge(self.clustered.several)
         out.singles += self.clustered.singles
         for part in self.parts.values():
@@ -345,7 +351,8 @@ class Metrics:
     def _bounded(self, estimate: Estimate, metric: str, average: str) -> Estimate:
         """An estimate with its bounds given the missing items, which may belong to any known class."""
         missing = self.of - self.found.n
-        if not missing or average == "micro" or not self.classes:
+        is_accuracy = average == "micro" or (average == "weighted" and metric == "recall")
+        if not missing or is_accuracy or not self.classes:
             return estimate
         tallies = self._tallies
         if average == "weighted":

@@ -12,7 +12,8 @@ import msgspec
 
 from karat.records import Estimate
 from karat.stats._distributions import critical
-from karat.stats._means import Sizes
+from karat.stats._exact import exact_sum
+from karat.stats._means import MeanState, Sizes
 from karat.stats._proportions import exact_limits, share, wilson_limits, with_bounds
 from karat.stats._validation import StatisticsError, check_confidence, check_labels, count, items_of
 
@@ -47,10 +48,12 @@ class ConfusionState:
     items.
     """
 
-    __slots__ = ("counts", "pairs", "several", "singles")
+    __slots__ = ("counts", "pairs", "right", "several", "singles")
 
     def __init__(self) -> None:
         self.counts: Counter[Cell] = Counter()
+        self.right: Counter[tuple[int, int]] = Counter()
+        """How many clusters of several items have so many right ones, of so many."""
         self.pairs: Counter[tuple[Cell, Cell]] = Counter()
         """Σ over clusters of several items of count(cell)·count(other), less the count where both are one
         cell: with the counts themselves this is the second moment of the clusters' matrices."""
@@ -75,6 +78,7 @@ class ConfusionState:
             self.singles += 1
             return
         self.several.add(size)
+        self.right[sum(times for cell, times in inside.items() if cell[0] == cell[1]), size] += 1
         for cell, times in inside.items():
             for other, others in inside.items():
                 product = times * (others - 1) if cell == other else times * others
@@ -85,6 +89,7 @@ class ConfusionState:
         """Add the clusters of another state; a cluster must be wholly in one of the two states."""
         self.counts.update(other.counts)
         self.pairs.update(other.pairs)
+        self.right.update(other.right)
         self.several.merge(other.several)
         self.singles += other.singles
         return self
@@ -98,6 +103,18 @@ class ConfusionState:
     def sizes(self) -> Sizes:
         """The sizes of all clusters."""
         return self.several.with_singles(self.singles)
+
+    def accuracy(self, confidence: float, of: int) -> Estimate:
+        """The share of items that are right: the same as of scores 1 and 0."""
+        mean = MeanState()
+        ones = sum(times for (golden, predicted), times in self.counts.items() if golden == predicted)
+        ones -= sum(right * times for (right, _), times in self.right.items())
+        mean.add_one(1.0, ones)
+        mean.add_one(0.0, self.singles - ones)
+        for (right, size), times in self.right.items():
+            total = exact_sum([float(right)])
+            mean.add_cluster(total, total, size, float(right == size), float(right > 0), times)
+        return mean.proportion(confidence, of=of)
 
     def labels(self) -> list[Hashable]:
         """The union of the golden and the predicted classes, in an order that does not depend on arrival."""
@@ -277,7 +294,8 @@ def metrics_of(
 ) -> Classification:
     """All classification metrics of a state, over the union of the classes that are golden or predicted.
 
-    Accuracy, and precision and recall of a class, are proportions: Wilson. So is tp / (tp + fp + fn), of
+    Accuracy, and precision and recall of a class, are proportions: Wilson; clustered, accuracy has the interval of
+    `MeanState.proportion`. So is tp / (tp + fp + fn), of
     which F1 = 2J / (1 + J) is a monotone function: Wilson's limits carried over. Macro and weighted averages combine
     the limits of the classes, with the correlation that shared confusions give (Zou & Donner 2008), and are not
     narrower than the linearised variance; see `_combined`. Clustered: every variance is linearised, Σ_g of the squared
@@ -302,7 +320,8 @@ def metrics_of(
     if state.sizes.clustered:
         where = {cell[:3]: position for position, cell in enumerate(cells)}
         pairs = sorted((where[place(a)], where[place(b)], times) for (a, b), times in state.pairs.items())
-        found = _Table(_Numbers(cells, pairs), state.sizes, confidence, of).estimates()
+        accuracy = state.accuracy(confidence, of)
+        found = _Table(_Numbers(cells, pairs), state.sizes, confidence, of, accuracy).estimates()
     else:
         found = _independent(cells, confidence, of)
     classes = {str(label): each for label, each in zip(labels, found.classes, strict=True)}
@@ -384,20 +403,22 @@ class _Table:
         sizes: Sizes,
         confidence: float,
         of: int,
+        accuracy: Estimate | None = None,
     ) -> None:
+        """Without `accuracy`, items are independent, and it is computed here."""
         self.numbers = numbers
         self.sizes = sizes
         self.confidence = confidence
         self.of = of
         self.missing = of - sizes.items
+        self.accuracy = accuracy or with_bounds(self.ratio(numbers.diagonal, numbers.everything), of)
         if sizes.items:
             self.tallies = numbers.tallies(numbers.counts)
             self.tp, self.support, self.predicted = self.tallies[:, :, 0]
 
     def estimates(self) -> _Estimates:
         """Return all estimates."""
-        accuracy = with_bounds(self.ratio(self.numbers.diagonal, self.numbers.everything), self.of)
-        return _Estimates(accuracy, [self.of_class(k) for k in range(self.numbers.k)], *self.averages())
+        return _Estimates(self.accuracy, [self.of_class(k) for k in range(self.numbers.k)], *self.averages())
 
     def of_class(self, k: int) -> ClassMetrics:
         """Precision, recall and F1 of one class."""
@@ -501,7 +522,12 @@ class _Table:
             return Averages(none, none, none), Averages(none, none, none)
         values = _averaged(self.tallies)[:, :, 0]
         of_one = self._average_clustered if self.sizes.clustered else self._combined
-        return self._bounded([[of_one(a, m, float(values[a, m])) for m in range(3)] for a in range(2)])
+        macro, weighted = self._bounded(
+            [[of_one(a, m, float(values[a, m])) for m in range(3)] for a in range(2)]
+        )
+        return macro, msgspec.structs.replace(
+            weighted, recall=self.accuracy
+        )  # weighted by support, it is the same
 
     def _combined(self, average: int, metric: int, value: float) -> Estimate:
         """An average of independent items, with limits from those of the classes.
@@ -518,8 +544,6 @@ class _Table:
 
         n, k, z = self.sizes.items, self.numbers.k, critical(self.confidence)
         weights = np.full(k, 1.0 / k) if average == 0 else self.support / n
-        if average == 1 and metric == 1:  # the recall weighted by support is the accuracy
-            return self.ratio(self.numbers.diagonal, self.numbers.everything)
         below, above, bias = self._distances(metric, z)
         smooth = _Smoothed(self, metric)
         lower = math.sqrt(smooth.variance(weights * below / smooth.errors))
@@ -562,7 +586,7 @@ class _Table:
         """
         direction = self._direction(average, metric, value)
         found = self.linearised(value, direction, self.sizes.items, "linearised, clustered")
-        if found.low is None or found.high is None or (average == 1 and metric == 1):
+        if found.low is None or found.high is None:
             return found
         alone, effect = self._combined(average, metric, value), found.metadata["design_effect"]
         df = self.sizes.degrees(effect) if 0.0 < value < 1.0 else math.inf

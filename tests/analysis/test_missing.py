@@ -9,6 +9,7 @@ from karat.analysis.comparison import compare
 from karat.analysis.ranking import rank
 from karat.analysis.summary import summarise
 from karat.errors import KaratError, StoreError
+from karat.view.data import Viewer
 from tests.analysis.conftest import right, run_at
 from tests.execution.test_pending import DATA, TOTAL, First, Parts, judging
 
@@ -258,3 +259,125 @@ def test_an_output_that_was_repaired_is_no_loss(store):
     karat.run(repaired, data, store=store, retry_failed=True)
     stale = rank([run.id for run in runs], metric="length", store=store)
     assert (stale.failed, stale.n, stale.of) == (0, 40, 60)
+
+
+def repairable(broken):
+    """A task that fails for some inputs until they are taken out of `broken`."""
+
+    def repaired(text, example):
+        if int(example.id[1:]) in broken:
+            raise ValueError("no")
+        return text
+
+    repaired.version = "1"
+    return repaired
+
+
+class FirstWinsEven(karat.Evaluator):
+    """The first output of an even example is better, the second of an odd one."""
+
+    version, key = "1", "even"
+
+    def compare(self, example, first, second):
+        return "loss" if int(example.id[1:]) % 2 else "win"
+
+
+def win_rates(store, evaluation):
+    """The figures of both runs from `rank`, the aggregators and the report: they are the same."""
+    ranked = rank(evaluation)
+    made = karat.aggregate(evaluation, ["win_rate", "ranking"])
+    table = next(table for table in made.tables if table.name == "ranking").value
+    assert (table["n"], table["of"]) == (ranked.n, ranked.of)
+    report = {
+        each.estimate.run: each.estimate
+        for each in summarise(store, [evaluation]).metrics
+        if each.estimate.aggregator == "win_rate"
+    }
+    found = {}
+    for place in ranked.places:
+        estimate = made.estimates.get(aggregator="win_rate", run=place.run)
+        for other in (estimate, report[place.run]):
+            assert (other.value, other.low, other.high, other.n, other.of) == (
+                (win := place.win_rate).value,
+                win.low,
+                win.high,
+                win.n,
+                win.of,
+            )
+        found[place.run] = (estimate.value, estimate.n, estimate.of)
+    return [found[run.id] for run in evaluation.runs], ranked.failed
+
+
+def test_a_comparison_with_an_output_that_was_repaired_is_missing_until_it_is_made(store):
+    """A skip for a failed output decides a comparison only as long as the output has failed."""
+    broken = set(range(8))
+    data = [{"id": f"e{n}", "input": "a"} for n in range(20)]
+
+    def whole(text):
+        return text
+
+    whole.version = "1"
+    runs = [karat.run(whole, data, store=store), karat.run(repairable(broken), data, store=store)]
+    evaluation = karat.evaluate(runs, [FirstWinsEven()], store=store)
+    assert win_rates(store, evaluation) == ([(0.7, 20, 20), (0.3, 20, 20)], 8)
+    broken -= {0, 1, 2}
+    karat.run(repairable(broken), data, store=store, retry_failed=True)
+    stale = store.evaluations.get(evaluation.id)
+    first, second = (5 + 6) / 17, 6 / 17
+    assert win_rates(store, stale) == ([(first, 17, 20), (pytest.approx(second), 17, 20)], 5)
+    again = karat.evaluate(runs, [FirstWinsEven()], store=store)
+    assert again.id == evaluation.id
+    assert win_rates(store, again) == ([(0.65, 20, 20), (0.35, 20, 20)], 5)
+
+
+def test_two_failed_outputs_no_longer_tie_when_one_was_repaired(store):
+    data = [{"id": f"e{n}", "input": "a"} for n in range(20)]
+    broken = set(range(8))
+    first, second = repairable(broken), repairable(set(range(8)))
+    second.version = "2"
+    runs = [karat.run(first, data, store=store), karat.run(second, data, store=store)]
+    evaluation = karat.evaluate(runs, [FirstWinsEven()], store=store)
+    assert win_rates(store, evaluation) == ([(0.5, 20, 20), (0.5, 20, 20)], 8)
+    broken.clear()
+    karat.run(first, data, store=store, retry_failed=True)
+    for each in (store.evaluations.get(evaluation.id), karat.evaluate(runs, [FirstWinsEven()], store=store)):
+        assert win_rates(store, each) == ([(0.7, 20, 20), (0.3, 20, 20)], 8)
+
+
+def test_a_report_leaves_out_an_aggregation_that_is_older_than_its_evaluation(store, says):
+    """An evaluation that was aggregated while it was interrupted, and then completed."""
+    run, limit, made = run_at(store, 0.9, count=COUNT), [30], []
+
+    def late(outputs, example):
+        if len(made) >= limit[0]:
+            raise StoreError("the store is lost")
+        made.append(1)
+        return float(int(example.id[1:]) < 30)
+
+    late.version = "1"
+    partly = interrupted([run], late, store)
+    early = karat.aggregate(partly, ["mean"])
+    assert [(each.value, each.n, each.of) for each in early.estimates] == [(1.0, 30, COUNT)]
+    reported = summarise(store, [run.id])
+    assert reported.aggregations == [early.id]
+    limit[0] = COUNT
+    whole = karat.evaluate(run, [late], store=store)
+    assert whole.id == partly.id
+    for given in (run.id, whole.id):
+        reported = summarise(store, [given])
+        assert reported.aggregations == []
+        assert [(m.estimate.value, m.estimate.n, m.estimate.of) for m in reported.metrics] == [
+            (30 / COUNT, COUNT, COUNT)
+        ]
+        assert early.id in reported.notes[-1]
+    says(reported.notes[-1].replace(early.id, "AGG").replace(whole.id, "EVAL").replace(store.url, "STORE"))
+    named = summarise(store, [early.id])
+    assert [metric.estimate.n for metric in named.metrics] == [30]
+    assert early.id in named.notes[-1]
+    late_one = karat.aggregate(whole, ["mean"])
+    assert late_one.id != early.id
+    reported = summarise(store, [run.id])
+    assert (reported.aggregations, reported.notes) == ([late_one.id], [])
+    [listed] = Viewer(store).runs()["datasets"]
+    [shown] = listed["runs"][0]["estimates"]
+    assert (shown["value"], shown["n"]) == (30 / COUNT, COUNT)

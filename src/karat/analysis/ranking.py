@@ -56,7 +56,7 @@ from karat.execution.arguments import (
 )
 from karat.execution.engines import in_thread
 from karat.execution.evaluate import evaluate_async
-from karat.execution.expected_items import Together
+from karat.execution.expected_items import FailedOutputs, Together
 from karat.execution.judgments import PreparedEvaluator
 from karat.execution.progress import Listener
 from karat.formatting import (
@@ -299,11 +299,18 @@ class _Comparisons:
         places = {item: code for code, item in enumerate(columns.items)}
         waiting = dict.fromkeys(zip(positions, codes, strict=True), -1)
         backend, wanted = evaluation.store.backend, distinct(columns.positions[rest]).tolist()
+        outputs = FailedOutputs(evaluation.runs)
         for start in range(0, len(wanted), CHUNK):
             for row in latest(backend.scan_at(evaluation.number, wanted[start : start + CHUNK])):
-                item = row.position, places.get(item_name(row.item, evaluation.kind), -1)
+                name = item_name(row.item, evaluation.kind)
+                item = row.position, places.get(name, -1)
                 if item in waiting:
-                    waiting[item] = self._number(self._verdict(_decode_record(row.payload)))
+                    record = _decode_record(row.payload)
+                    if isinstance(record.outcome, Skipped) and record.outcome.failed_outputs:
+                        record.outcome = outputs.current(
+                            record.outcome, row.position, name.attempt, name.unit
+                        )
+                    waiting[item] = self._number(self._verdict(record))
         lost = next((position for (position, _), verdict in waiting.items() if verdict < 0), None)
         if lost is not None:
             raise StoreError(

@@ -27,7 +27,7 @@ from karat.evaluators._base import threshold_problem
 from karat.evaluators._pairwise import run_ranks, run_scores
 from karat.execution.arguments import EvaluationLike, StoreLike, as_list, handle_of, store_of
 from karat.execution.engines import failure_of, in_thread
-from karat.execution.expected_items import Together
+from karat.execution.expected_items import PENDING, FailedOutputs, Together
 from karat.execution.labels import corrected_estimates, label_evaluations, with_audits
 from karat.execution.pipeline import environment
 from karat.execution.progress import Listener, Progress, listener
@@ -216,6 +216,7 @@ class _AggregationStage:
         self.cancelled = False
         self._ordered: set[str] = set()
         """Keys of evaluators that give an order: what is aggregated is the share of runs that a run beats."""
+        self._failed_outputs = FailedOutputs(self.runs.values())
         self._statuses: Counter[int] = Counter()
         self._rows: Counter[str] = Counter()
         for evaluation in evaluations:
@@ -331,6 +332,11 @@ class _AggregationStage:
                 self._statuses.update(map(_status, rows))
             decoded = result_decoder.decode_all([row.payload for row in rows])
             for row, result in zip(rows, decoded, strict=True):
+                if isinstance(result.outcome, Skipped) and result.outcome.failed_outputs:
+                    outcome = self._failed_outputs.current(
+                        result.outcome, row.position, result.attempt, result.unit
+                    )
+                    result = msgspec.structs.replace(result, outcome=outcome)
                 if several:
                     identity = (row.position, result.key, result.runs, result.attempt, result.unit)
                     if identity in seen:
@@ -456,6 +462,6 @@ def _not_judged(
                 example=example,
                 key=key,
                 runs=runs,
-                outcome=Skipped("pending"),
+                outcome=PENDING,
                 attempt=1 + number % items.attempts,
             )

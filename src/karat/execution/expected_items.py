@@ -5,7 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from karat.records import RunHeader
+import msgspec
+
+from karat.records import RunHeader, Skipped
+from karat.store.backend import FAILED
+from karat.store.columns import load_columns
 from karat.store.handles import Run
 
 
@@ -66,3 +70,35 @@ class Together:
         if not self._units:
             return max(0, self.last - self.first) * self.attempts
         return sum(map(self.at, range(self.first, self.last)))
+
+
+PENDING = Skipped("pending")
+"""The outcome of an item that has no result yet."""
+
+
+class FailedOutputs:
+    """The outputs of runs that have failed and were not computed since, read when they are first asked for."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self._runs = {run.id: run for run in runs}
+        self._items: dict[str, set[tuple[int, int, str]]] = {}
+
+    def current(self, skipped: Skipped, position: int, attempt: int, unit: str) -> Skipped:
+        """A comparison that was skipped because outputs failed, with those that still fail; pending if none does.
+
+        `--retry-failed` computes outputs after they have been compared. Until they are evaluated again, the stored
+        skip would count as a loss of a run that has an output now.
+        """
+        item = position, attempt, unit
+        failed = tuple(run for run in skipped.failed_outputs if item in self._of(run))
+        if failed == skipped.failed_outputs:
+            return skipped
+        return msgspec.structs.replace(skipped, failed_outputs=failed) if failed else PENDING
+
+    def _of(self, run: str) -> set[tuple[int, int, str]]:
+        if run not in self._items:
+            columns = load_columns(self._runs[run], (), statuses=[FAILED])
+            places = zip(columns.positions.tolist(), columns.codes.tolist(), strict=True)
+            names = columns.items
+            self._items[run] = {(at, names[code].attempt, names[code].unit) for at, code in places}
+        return self._items[run]

@@ -22,6 +22,9 @@ from karat.registry import SHIPPED_PLUGIN, Registry, check_parameters, check_spe
 
 S = TypeVar("S")
 
+METHODS = 3
+"""Raised when the same results give other numbers: what an earlier version computed is then computed again."""
+
 
 class Group(msgspec.Struct, frozen=True):
     """The results of one example for one aggregator: those of one evaluator key and run, or of all its pairs."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 import karat
+from karat.aggregators._base import METHODS
 from karat.errors import StoreError, StoreRefused
 from karat.execution.pipeline import environment
 from karat.formatting import Block, as_html, as_markdown, as_text
@@ -23,9 +24,6 @@ Kind = Literal["comparison", "ranking"]
 
 COMMANDS: dict[Kind, str] = {"comparison": "karat compare", "ranking": "karat rank"}
 """The name under which a header lists an analysis among its aggregators."""
-
-REVISION = 2
-"""Raised when the same scores give another comparison or ranking, so that earlier ones are not returned."""
 
 
 class Analysis:
@@ -92,7 +90,7 @@ def find_or_compute(
     """
     configuration = fingerprint(
         analysis=kind,
-        version=[karat.__version__, REVISION],
+        version=[karat.__version__, METHODS],
         runs=[_state(run) for run in runs],
         names=run_labels([run.header for run in runs]),
         evaluations=[_state(evaluation) for evaluation in evaluations],
@@ -134,6 +132,22 @@ def find_or_compute(
 def is_analysis(aggregation: Aggregation) -> bool:
     """Whether an aggregation is a stored comparison or ranking."""
     return any(spec.name in COMMANDS.values() for spec in aggregation.header.aggregators)
+
+
+def is_outdated(aggregation: Aggregation, evaluations: Mapping[str, Evaluation]) -> bool:
+    """Whether evaluations have changed since they were aggregated, or runs that they compare."""
+    created, members = aggregation.header.created, []
+    for id in aggregation.header.evaluations:
+        evaluation = evaluations.get(id) or aggregation.store.evaluations.get(id)
+        members.append(evaluation)
+        parts: list[Run | Evaluation] = [evaluation]
+        if any(spec.kind != "single" for spec in evaluation.header.evaluators):
+            parts += evaluation.runs
+        if any((part.header.finished or 0.0) > created for part in parts):
+            return True
+    # What an unfinished evaluation has stored since does not change its header.
+    unfinished = [each for each in members if each.header.finished is None]
+    return len(members) == len(unfinished) == 1 and _total(members) != aggregation.header.counts
 
 
 def _with_id(analysis: A, id: str) -> A:

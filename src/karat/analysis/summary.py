@@ -15,7 +15,7 @@ from karat.analysis.failures import FailureKind, failure_kinds
 from karat.analysis.latency import Spread, latency_of
 from karat.analysis.ranking import tally_results
 from karat.analysis.scores import Scores, Source, not_the_same, read_scores, sources_of
-from karat.analysis.stored_analyses import is_analysis
+from karat.analysis.stored_analyses import is_analysis, is_outdated
 from karat.errors import RequestError
 from karat.records import (
     AggregateTable,
@@ -153,6 +153,9 @@ class _Gathering:
         self.aggregations[aggregation.id] = aggregation
         for evaluation in aggregation.evaluations:
             self._take_evaluation(evaluation)
+        by_aggregate = aggregation.header.made_by == "aggregate" and not is_analysis(aggregation)
+        if by_aggregate and is_outdated(aggregation, self.evaluations):
+            self.notes.append(self._outdated(aggregation, "is outdated"))
 
     def _add_children(self, handles: Sequence[Any]) -> None:
         """What was made from what is given: the newest judgments of runs, the newest aggregation of those."""
@@ -182,7 +185,15 @@ class _Gathering:
             for evaluation_id in self.evaluations:
                 found_here = [each for each in stored if evaluation_id in each.header.evaluations]
                 found_here = [each for each in found_here if _found_something(each)] or found_here
-                self.aggregations.update({each.id: each for each in found_here[-1:]})
+                for newest in found_here[-1:]:
+                    if is_outdated(newest, self.evaluations):
+                        self.notes.append(self._outdated(newest, "is left out"))
+                    else:
+                        self.aggregations[newest.id] = newest
+
+    def _outdated(self, aggregation: Aggregation, what: str) -> str:
+        again = self.store.command("aggregate", *aggregation.header.evaluations)
+        return f"{aggregation.id} {what}: its evaluation has changed since; compute it again with {again}"
 
     def _note_different_evaluators(self) -> None:
         """Note the evaluators whose settings or code are not the same for all runs."""

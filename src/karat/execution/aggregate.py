@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from karat import __version__
 from karat.aggregators._base import (
+    METHODS,
     Aggregate,
     AggregatorLike,
     Group,
@@ -94,16 +96,20 @@ async def aggregate_async(
     )
     ids = [handle.header.id for handle in handles]
     people = [each for each in people if each.id not in ids]
+    runs = {run.id: run.header.finished for handle in handles for run in handle.runs}
     configuration = fingerprint(
         evaluations=[[handle.header.id, handle.header.finished] for handle in handles],
+        runs=runs,
+        methods=[__version__, METHODS],
         **({"labels": [[each.id, each.header.finished] for each in people]} if people else {}),
         aggregators=[[part.key, part.name, part.params, part.of] for part in parts],
         confidence=confidence,
         codes=codes,
     )
-    # An evaluation that is not finished may have grown since, and its header would not say so; nor is it known
-    # what became of code that cannot be seen.
-    settled = None not in codes and all(handle.header.finished is not None for handle in handles)
+    # What is not finished may have grown since, and its header would not say so; nor is it known what became of
+    # code that cannot be seen.
+    finished = [*runs.values(), *(handle.header.finished for handle in handles)]
+    settled = None not in codes and None not in finished
     known = the_store.backend.headers("aggregation", configuration=configuration)
     if known and settled and not new:
         found = the_store.aggregations.get(known[-1].id)

@@ -19,7 +19,7 @@ from karat.analysis.comparison import Found, find_differences
 from karat.analysis.failures import placed_kinds
 from karat.analysis.latency import latency_of
 from karat.analysis.scores import Source, sources_of
-from karat.analysis.stored_analyses import is_analysis
+from karat.analysis.stored_analyses import is_analysis, is_outdated
 from karat.analysis.tables import (
     PENDING,
     ComparedTable,
@@ -851,29 +851,37 @@ def _fields(run: Run) -> list[str]:
 
 
 def _stored_estimates(
-    run: Run, evaluations: Iterable[Evaluation], aggregations: Sequence[Any]
+    run: Run, evaluations: Sequence[Evaluation], aggregations: Sequence[Any]
 ) -> list[dict[str, Any]]:
-    """The newest stored estimates of a run over all items."""
-    mine = {each.id for each in evaluations}
+    """The newest stored estimates of a run over all items, of the results that its rows show."""
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for aggregation in reversed(aggregations):
-        if is_analysis(aggregation) or not mine & set(aggregation.header.evaluations):
-            continue
+    shown = {key: source.evaluation.id for key, source in _sources(run, evaluations).items()}
+    for aggregation in _current(evaluations, aggregations):
+        members = aggregation.header.evaluations
         for each in aggregation.estimates:
+            if shown.get(each.evaluator, members[0]) not in members:
+                continue  # of an earlier evaluation by the same evaluator
             if each.run == run.id and not each.group:
                 found.setdefault((each.evaluator, each.aggregator, each.name), _estimate(each))
     return list(found.values())
+
+
+def _current(evaluations: Iterable[Evaluation], aggregations: Sequence[Any]) -> Iterator[Any]:
+    """The aggregations of some evaluations, newest first, without those that were made before an evaluation changed."""
+    mine = {each.id: each for each in evaluations}
+    for aggregation in reversed(aggregations):
+        of_these = not is_analysis(aggregation) and mine.keys() & set(aggregation.header.evaluations)
+        if of_these and not is_outdated(aggregation, mine):
+            yield aggregation
 
 
 def _stored_groups(
     runs: Sequence[Run], evaluations: Iterable[Evaluation], aggregations: Sequence[Any], key: str | None
 ) -> dict[str, list[dict[str, Any]]]:
     """The groups that the newest stored aggregations have by what is no metadata of examples, by field."""
-    mine, known = {each.id for each in evaluations}, set(_fields(runs[0]))
+    known = set(_fields(runs[0]))
     found: dict[str, dict[str, dict[str, Estimate]]] = {}
-    for aggregation in reversed(aggregations):
-        if is_analysis(aggregation) or not mine & set(aggregation.header.evaluations):
-            continue
+    for aggregation in _current(evaluations, aggregations):
         for each in aggregation.estimates:
             grouped = each.group or {}
             if each.evaluator == key and each.run and len(grouped) == 1 and not each.name:

@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 
 import karat
-from karat.analysis.failures import failure_kinds
-from karat.analysis.latency import latency_of
+from karat.analysis.outcomes import failure_kinds, latency_of
 from karat.analysis.ranking import tally_results, tally_scores
 from karat.analysis.scores import Source, pair_scores, read_scores, shared_examples
 from karat.analysis.tables import RunTable

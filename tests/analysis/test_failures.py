@@ -168,7 +168,7 @@ def test_first_and_second_are_the_same_in_a_function_and_in_a_class(store):
 
 
 def test_the_kinds_of_one_run_of_an_evaluation_are_its_own(store):
-    from karat.analysis.failures import placed_kinds
+    from karat.analysis.outcomes import placed_kinds
 
     runs = [run_at(store, 0.6, broken={1, 2}), run_at(store, 0.9, broken={3, 4, 5})]
     evaluation = karat.evaluate(runs, [right], store=store)

@@ -13,8 +13,8 @@ import pytest
 import karat
 from karat.analysis import filters
 from karat.analysis.filters import parse
-from karat.analysis.row_pages import make_filter, read_page
 from karat.analysis.tables import ComparedTable, RunTable, joined_rows
+from karat.cli.show import make_filter, read_page
 from karat.errors import NotApplicable
 from karat.store import Store
 from karat.store.columns import MOST_FIELDS

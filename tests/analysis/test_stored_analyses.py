@@ -10,7 +10,7 @@ import pytest
 import karat
 from karat.analysis import comparison, ranking
 from karat.analysis.comparison import compare
-from karat.analysis.latency import latency_of
+from karat.analysis.outcomes import latency_of
 from karat.analysis.ranking import rank
 from karat.cli import main
 from karat.errors import RequestError

@@ -14,8 +14,8 @@ import pytest
 
 import karat
 from karat.analysis import filters, text_search
-from karat.analysis.row_pages import make_filter, read_page
 from karat.analysis.tables import ComparedTable, RunTable, joined_rows
+from karat.cli.show import make_filter, read_page
 from karat.errors import TookTooLong
 from karat.records import (
     FORMAT,

@@ -338,6 +338,6 @@ def test_failures_are_counted_by_their_reason(karat, project, monkeypatch, says)
     project.write("t/graph_config.yaml", FAILING.replace("{id: a}, {id: b}, {id: c}", examples))
     _, out, _ = karat("run", "t", "--output_dir", "out")
     says(*[line for line in out.splitlines() if "of 8" in line or "more failures" in line])
-    monkeypatch.setattr("karat.analysis.failures.MOST_READ", 7)  # of more failures, not all messages are read
+    monkeypatch.setattr("karat.analysis.outcomes.MOST_READ", 7)  # of more failures, not all messages are read
     _, out, _ = karat("run", "t", "--output_dir", "out", "--new")
     says(*[line for line in out.splitlines() if "failed: node" in line])

@@ -20,7 +20,7 @@ from karat.analysis.gates import (
     refuse_harmless,
     worst,
 )
-from karat.analysis.latency import Spread, latency_of, seconds_text
+from karat.analysis.outcomes import Spread, latency_of, seconds_text
 from karat.analysis.scores import (
     Paired,
     RunOrEvaluation,

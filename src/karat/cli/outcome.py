@@ -151,7 +151,7 @@ MOST_REASONS = 3
 
 def failure_texts(handle: Run | Evaluation) -> list[str]:
     """How often the task or each evaluator failed and why, with the first example; the most frequent reasons."""
-    from karat.analysis.failures import failure_reasons
+    from karat.analysis.outcomes import failure_reasons
 
     reasons = failure_reasons(handle)
     of: int | None = handle.counts.total
@@ -217,7 +217,7 @@ def outcome_blocks(outcome: Outcome) -> list[Block]:
         part = f"{selected:,} of {plural(len(dataset), 'example')}"
         size = part if selected < len(dataset) else plural(len(dataset), "example")
         title = f"{len(outcome.runs)} variants of {name} on {dataset.label} ({size})"
-        from karat.analysis.matrix_report import grid_blocks
+        from karat.analysis.summary import grid_blocks
 
         usage = {run.id: run.header.usage for run in outcome.runs}
         blocks = [Heading(title, 1), *blocks, *grid_blocks(outcome.grid, comparison, usage)]

@@ -24,7 +24,7 @@ from karat.tasks.prompt import PromptTask
 
 if TYPE_CHECKING:
     from karat.analysis.comparison import Comparison
-    from karat.analysis.matrix_report import Grid
+    from karat.analysis.summary import Grid
 
 Notify = Callable[[Any], None]
 """Called with each handle when its stage ends."""
@@ -200,7 +200,7 @@ async def carry_out_async(
     if outcome.evaluation is not None and len(outcome.runs) > 1:
         outcome.comparison = _compared(outcome.evaluation, plan.confidence, _cluster(plan))
     if outcome.comparison is not None and outcome.aggregation is not None:
-        from karat.analysis.matrix_report import make_grid
+        from karat.analysis.summary import make_grid
 
         specs = outcome.evaluation.header.evaluators if outcome.evaluation is not None else []
         lower = {spec.key for spec in specs if not spec.higher_is_better}

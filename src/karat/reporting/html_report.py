@@ -25,7 +25,7 @@ from karat.analysis.comparison import (
     leader_sentence,
 )
 from karat.analysis.judges import Calibration, JudgeAgreement, alignment, calibrations
-from karat.analysis.latency import seconds_text
+from karat.analysis.outcomes import seconds_text
 from karat.analysis.ranking import Ranking
 from karat.analysis.scores import sources_of
 from karat.analysis.summary import Metric, RunSummary, Summary

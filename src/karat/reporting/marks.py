@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from karat.analysis.comparison import Difference
-from karat.analysis.failures import FailureKind
+from karat.analysis.outcomes import FailureKind
 from karat.formatting import number, probability
 from karat.html import escape, visible
 from karat.records import Estimate, interval_text, missing_text

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from karat.analysis.comparison import Comparison, comparison_blocks
-from karat.analysis.latency import seconds_text
+from karat.analysis.outcomes import seconds_text
 from karat.analysis.ranking import Ranking, ranking_blocks
 from karat.analysis.summary import Metric, RunSummary, Summary
 from karat.datasets.writers import ANY, record_writer

@@ -16,8 +16,7 @@ import numpy as np
 import karat
 from karat.analysis import filters
 from karat.analysis.comparison import Found, find_differences
-from karat.analysis.failures import placed_kinds
-from karat.analysis.latency import latency_of
+from karat.analysis.outcomes import latency_of, placed_kinds
 from karat.analysis.scores import Source, sources_of
 from karat.analysis.stored_analyses import is_analysis, is_outdated
 from karat.analysis.tables import (

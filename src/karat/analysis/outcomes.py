@@ -1,4 +1,4 @@
-"""The failed and skipped items of a run or an evaluation, by kind, with the first examples of each.
+"""What became of items beside their scores: failures and skips by kind with first examples, and how long outputs took.
 
 Columns say which items failed and of what kind; only the records of the examples that are shown are read.
 """
@@ -17,6 +17,7 @@ from karat.store.handles import Evaluation, Run
 from karat.store.repositories import output_decoder, result_decoder
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["FailureKind", "ItemPlace", "failure_kinds", "failure_reasons", "kind_of"]
@@ -197,3 +198,39 @@ def _example(handle: Run | Evaluation, columns: ItemColumns, row: int) -> dict[s
         "where": where,
     }
     return {name: value for name, value in about.items() if value}
+
+
+# How long outputs took: the task's own time, and apart from it the time its model calls waited.
+
+
+Spread = dict[str, float]
+"""`mean`, `median`, `p95` and `max`, in seconds; empty without outputs."""
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """The seconds of outputs; those that failed took time too."""
+
+    service: Spread = {}
+    """Without waiting."""
+    queue: Spread = {}
+    """Waiting for a slot, a rate limit or a retry."""
+
+
+def latency_of(run: Run) -> Latency:
+    """Read how long the outputs of a run took."""
+    columns = load_columns(run, ("seconds", "queue"))
+    return Latency(_spread(columns.service_seconds), _spread(columns.queue))
+
+
+def _spread(values: NDArray[np.float64]) -> Spread:
+    import numpy as np
+
+    if not len(values):
+        return {}
+    median, p95 = np.quantile(values, (0.5, 0.95)).tolist()
+    return {"mean": float(values.mean()), "median": median, "p95": p95, "max": float(values.max())}
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds for people."""
+    return "<0.001" if 0 < seconds < 0.001 else f"{seconds:.3f}"

@@ -6,7 +6,7 @@ import pytest
 
 from karat.errors import CannotJudge, NotApplicable, RequestError
 from karat.evaluators._base import resolve_evaluator
-from karat.evaluators._from_output import FromOutput
+from karat.evaluators._structured import FromOutput
 
 RIGHT = {"correct": True, "golden": "Paris", "predicted": "paris", "metadata": {"similarity": 1.0}}
 

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import msgspec
 
 from karat import paths
-from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
-from karat.aggregators._folding import FieldNames, add_sizes
+from karat.aggregators._base import Aggregate, Aggregator, FieldNames, Group, add_sizes, register_aggregator
 from karat.errors import did_you_mean
 from karat.evaluators._values import TextRules, json_text, text_of, value_at
 from karat.records import Estimate, Ok, Result

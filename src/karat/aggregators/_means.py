@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from karat import paths
-from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
-from karat.aggregators._folding import Values
+from karat.aggregators._base import Aggregate, Aggregator, Group, Values, register_aggregator
 from karat.records import EvaluatorSpec, Ok, Result
 from karat.stats._means import MeanState
 

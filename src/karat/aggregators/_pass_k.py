@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from karat.aggregators._base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
-from karat.aggregators._folding import Values
+from karat.aggregators._base import Aggregate, Aggregator, Group, Values, not_applicable, register_aggregator
 from karat.records import Estimate, Ok, Result
 from karat.stats._exact import ExactSum
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from karat import paths
-from karat.aggregators._folding import FieldNames
+from karat.aggregators._base import FieldNames
 from karat.errors import RequestError, did_you_mean, plural
 from karat.execution.expected_items import Together
 from karat.keys import content_hash

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
         list_evaluators,
         register_evaluator,
     )
-    from karat.evaluators._from_output import FromOutput
     from karat.evaluators._pairwise import ByFunction, ByMetric
     from karat.evaluators._similarity import Bleu, Chrf, EmbeddingDistance, Rouge
-    from karat.evaluators._structured import JSONSchemaMatch, JSONValid
+    from karat.evaluators._structured import FromOutput, JSONSchemaMatch, JSONValid
     from karat.evaluators._text import Contains, EditDistance, ExactMatch, RegexMatch
     from karat.evaluators._values import TextRules, plain, same, text_of, value_at
     from karat.evaluators.judges import (
@@ -102,7 +101,7 @@ _WHERE = {
     "GraphTrajectoryMatchEvaluator": "trajectory",
     "ByMetric": "_pairwise",
     "ByFunction": "_pairwise",
-    "FromOutput": "_from_output",
+    "FromOutput": "_structured",
     "RUBRIC_PRESETS": "judges",
     "AgentAsJudgeEvaluator": "judges",
     "AnswerCorrectnessEvaluator": "judges",

@@ -15,14 +15,15 @@ import regex
 
 from karat.errors import CannotJudge, RequestError, clip, plural
 from karat.evaluators._base import ParameterCheck, Paths, register_evaluator
-from karat.evaluators._reference import ReferenceEvaluator, reference_text
 from karat.evaluators._values import (
     NotJSON,
+    ReferenceEvaluator,
     TextRules,
     json_text,
     number_field,
     parse_json,
     plain,
+    reference_text,
     text_of,
     value_at,
 )

@@ -281,7 +281,6 @@ class EvaluatorRegistry(Registry[Callable[..., Any]]):
             "_similarity",
             "trajectory",
             "_pairwise",
-            "_from_output",
             "judges",
         )
         builtin = [*(f"karat.evaluators.{module}" for module in modules), SHIPPED_PLUGIN]

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, cast
 
 from karat.errors import CannotJudge, MissingDependency, RequestError, Stopped, clip, plural
 from karat.evaluators._base import Item, ParameterCheck, Paths, codes_in, name_of, register_evaluator
-from karat.evaluators._reference import ReferenceEvaluator, reference_text
-from karat.evaluators._values import text_of
+from karat.evaluators._values import ReferenceEvaluator, reference_text, text_of
 from karat.records import Result
 from karat.serialization import storable
 

@@ -12,8 +12,16 @@ import regex
 
 from karat.errors import CannotJudge, RequestError, clip, did_you_mean
 from karat.evaluators._base import Evaluator, Item, ParameterCheck, Paths, register_evaluator
-from karat.evaluators._reference import ReferenceEvaluator, reference_text
-from karat.evaluators._values import TextRules, plain, same, text_of, unchanged, value_at
+from karat.evaluators._values import (
+    ReferenceEvaluator,
+    TextRules,
+    plain,
+    reference_text,
+    same,
+    text_of,
+    unchanged,
+    value_at,
+)
 from karat.records import Result
 
 EQUAL = "the output equals the reference"

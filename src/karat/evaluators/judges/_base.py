@@ -16,10 +16,14 @@ from karat.evaluators.judges._core import (
     Judge,
     JudgeFailure,
     Ledger,
+    Prompt,
     Question,
     Vote,
+    examples_text,
+    prompt_of,
+    scale_text,
+    shipped,
 )
-from karat.evaluators.judges._prompts import Prompt, examples_text, prompt_of, scale_text, shipped
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike, judge_settings
 from karat.keys import fingerprint

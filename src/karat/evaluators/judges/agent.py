@@ -23,10 +23,11 @@ from karat.evaluators.judges._core import (
     JudgeFailure,
     JudgeMalformed,
     Ledger,
+    Prompt,
     Vote,
     decide,
+    shipped,
 )
-from karat.evaluators.judges._prompts import Prompt, shipped
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
 from karat.models._limits import gather_or_cancel

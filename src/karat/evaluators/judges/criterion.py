@@ -24,12 +24,13 @@ from karat.evaluators.judges._base import (
 from karat.evaluators.judges._core import (
     JudgeFailure,
     Ledger,
+    Prompt,
     Vote,
     decide,
     is_decided,
     part_of,
+    prompt_of,
 )
-from karat.evaluators.judges._prompts import Prompt, prompt_of
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
 from karat.models._limits import gather_or_cancel

@@ -17,8 +17,7 @@ from karat.evaluators.judges._base import (
     JudgeEvaluator,
     ReferenceOptions,
 )
-from karat.evaluators.judges._core import JudgeFailure, Ledger, Vote, part_of, split
-from karat.evaluators.judges._prompts import Prompt, shipped
+from karat.evaluators.judges._core import JudgeFailure, Ledger, Prompt, Vote, part_of, shipped, split
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
 from karat.models._limits import gather_or_cancel

@@ -327,10 +327,17 @@ def _complete(part: T) -> T:
 
 
 def _same_part(a: Any, b: Any) -> bool:
-    """The same object, or the same definition imported again."""
-    return a is b or (
-        _origin(a) == _origin(b) and getattr(a, "__qualname__", a) == getattr(b, "__qualname__", b)
-    )
+    """The same object, or the same definition imported again, also under another name of its module."""
+    if a is b:
+        return True
+    if getattr(a, "__qualname__", a) != getattr(b, "__qualname__", b):
+        return False
+    return _origin(a) == _origin(b) or _file_of(a) == _file_of(b) is not None
+
+
+def _file_of(part: Any) -> str | None:
+    module = sys.modules.get(getattr(part, "__module__", ""))
+    return getattr(module, "__file__", None)
 
 
 def _origin(part: Any) -> str:

@@ -10,6 +10,7 @@ import pytest
 import karat
 from karat import models
 from karat.graph import load_task, write_files
+from karat.graph.metrics import aggregator_metrics, unit_metrics
 
 
 class Project:
@@ -67,6 +68,9 @@ def _models_ended():
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
+    for registry in (unit_metrics, aggregator_metrics):  # metrics of one test are unknown to the next
+        registry.list()
+        monkeypatch.setattr(registry, "_parts", dict(registry._parts))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "cache.db"))
     return Project(tmp_path)

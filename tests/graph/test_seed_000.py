@@ -209,6 +209,8 @@ FUZZY = """    - name: "fuzzy_match"
         threshold: 0.8
 """
 
+KINDS = ("unit", "aggregator")
+
 CUSTOM_METRIC = """
 from sygra.core.eval.metrics.unit_metrics.base_unit_metric import BaseUnitMetric
 from sygra.core.eval.metrics.unit_metrics.unit_metric_registry import unit_metric
@@ -252,7 +254,13 @@ class MyAggregatorMetric(BaseAggregatorMetric):
 """
 
 
-def test_a_unit_metric_and_an_aggregator_of_ones_own_beside_the_task_are_discovered(project):
+PACKAGES = pytest.mark.parametrize("package", ["sygra", "karat"])
+"""The guide's imports, and the same with karat's name."""
+
+
+@PACKAGES
+@pytest.mark.parametrize("where", ["tasks/eval/my_task", "core/eval/metrics"])
+def test_a_unit_metric_and_an_aggregator_of_ones_own_are_discovered(project, package, where):
     config = """
 unit_metrics:
   node_type: lambda
@@ -274,21 +282,43 @@ graph_post_process:
     params:
       aggregator_metrics_map:
         - name: "my_aggregator"
-          params: {}
+          params:
+            # your parameters
           unit_metrics_results:
             - "exact_match"
         - name: "accuracy"
           unit_metrics_results: ["my_custom_metric"]
 """
+    folders = [where, where] if "tasks" in where else [f"{package}/{where}/{kind}_metrics" for kind in KINDS]
     project.write("tasks/eval/my_task/graph_config.yaml", config)
-    project.write("tasks/eval/my_task/my_custom_metric.py", CUSTOM_METRIC)
-    project.write("tasks/eval/my_task/my_aggregator.py", CUSTOM_AGGREGATOR)
+    project.write(f"{folders[0]}/my_custom_metric.py", CUSTOM_METRIC.replace("sygra", package))
+    project.write(f"{folders[1]}/my_aggregator.py", CUSTOM_AGGREGATOR.replace("sygra", package))
     project.rows("capitals.jsonl", CAPITALS)
     outcome = project.run("tasks.eval.my_task", data="capitals.jsonl")
     assert [r["my_custom_metric"]["correct"] for r in outcome.records] == [True, True, False]
     assert outcome.report()["results"]["exact_match-my_aggregator"] == {"my_metric": 1}
     assert outcome.report()["results"]["my_custom_metric-accuracy"]["accuracy"] == pytest.approx(2 / 3)
     assert UnitMetricRegistry.has_metric("my_custom_metric")
+
+
+@PACKAGES
+def test_the_files_of_a_task_import_a_metric_from_the_tree_of_metrics(project, package):
+    project.write(
+        f"{package}/core/eval/metrics/unit_metrics/first_letter.py", CUSTOM_METRIC.replace("sygra", package)
+    )
+    project.write("tasks/t/graph_config.yaml", """
+data_config: {examples: [{id: 1, answer: {text: Paris}}]}
+judge: {node_type: lambda, lambda: helper.Judge}
+""")  # fmt: skip
+    project.write("tasks/t/helper.py", f"""
+from {package}.core.eval.metrics.unit_metrics.first_letter import MyCustomMetric
+
+class Judge:
+    def __call__(self, state):
+        [result] = MyCustomMetric().evaluate([state["answer"]], [state["answer"]])
+        return {{"right": result.correct}}
+""")  # fmt: skip
+    assert [record["right"] for record in project.run("t").records] == [True]
 
 
 CUSTOM_EVALUATOR = '''
@@ -392,15 +422,16 @@ graph_post_process:
 """
 
 
-def write_custom_task(project, config=CUSTOM_TASK):
+def write_custom_task(project, config=CUSTOM_TASK, package="sygra"):
     project.write("tasks/eval/my_task/graph_config.yaml", config)
-    project.write("tasks/eval/my_task/custom_evaluator.py", CUSTOM_EVALUATOR)
-    project.write("tasks/eval/my_task/custom_aggregator.py", CUSTOM_POSTPROCESSOR)
+    project.write("tasks/eval/my_task/custom_evaluator.py", CUSTOM_EVALUATOR.replace("sygra", package))
+    project.write("tasks/eval/my_task/custom_aggregator.py", CUSTOM_POSTPROCESSOR.replace("sygra", package))
     project.rows("capitals.jsonl", CAPITALS)
 
 
-def test_a_lambda_and_a_post_processor_of_ones_own(project):
-    write_custom_task(project)
+@PACKAGES
+def test_a_lambda_and_a_post_processor_of_ones_own(project, package):
+    write_custom_task(project, package=package)
     outcome = project.run("tasks.eval.my_task", data="capitals.jsonl")
     assert outcome.records[1] == {
         "custom_metric": {

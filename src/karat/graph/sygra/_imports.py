@@ -14,7 +14,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -257,10 +257,8 @@ class TableFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if not inside and theirs not in TABLE:
             return None
         spec = importlib.machinery.ModuleSpec(fullname, self, origin="karat", is_package=inside)
-        if (
-            inside and not self._renamed
-        ):  # what the table lacks may be in a clone of SyGra, or beside the task
-            spec.submodule_search_locations = _folders_of(fullname)
+        if inside:  # what the table lacks may be in a clone of SyGra, or beside the task
+            spec.submodule_search_locations = _Folders(fullname)  # type: ignore[assignment]  # is iterated only
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
@@ -273,15 +271,20 @@ class TableFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 setattr(module, theirs, getattr(part, name))
             else:  # the part decides when it is asked
                 asked_anew[theirs] = (part, name)
-        file = None if self._renamed else _file_of(module.__name__)
+        file = _file_of(module.__name__)
         if file is not None or asked_anew:
             module.__getattr__ = functools.partial(_otherwise, asked_anew, file)  # type: ignore[method-assign]  # PEP 562
 
 
-def _folders_of(name: str) -> list[str]:
-    """The folders of the working folder and of the task's tree that have a package's name."""
-    folders = [root.joinpath(*name.split(".")) for root in (Path.cwd(), _tasks.root) if root is not None]
-    return [str(folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
+class _Folders:
+    """The folders with a package's name in the working folder and in the tree of the task, as they are now."""
+
+    def __init__(self, name: str) -> None:
+        self._steps = name.split(".")
+
+    def __iter__(self) -> Iterator[str]:
+        folders = [root.joinpath(*self._steps) for root in (Path.cwd(), _tasks.root) if root is not None]
+        return iter([str(folder) for folder in dict.fromkeys(folders) if folder.is_dir()])
 
 
 def _file_of(name: str) -> Path | None:

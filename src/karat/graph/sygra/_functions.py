@@ -283,67 +283,19 @@ class _Config:
         return dict(self._values)
 
 
-class ExactMatchMetricConfig(_Config):
-    """Parameters of `exact_match`."""
-
-    metric = ExactMatchMetric
-
-
-class FuzzyMatchMetricConfig(_Config):
-    """Parameters of `fuzzy_match`."""
-
-    metric = FuzzyMatchMetric
+def _config(metric: type[Any]) -> type[_Config]:
+    name = f"{metric.__name__}Config"
+    return type(name, (_Config,), {"metric": metric, "__doc__": f"Parameters of {metric.name}."})
 
 
-class ActionWithinBboxMetricConfig(_Config):
-    """Parameters of `action_within_bbox`."""
-
-    metric = ActionWithinBboxMetric
-
-
-class TypedValueMatchMetricConfig(_Config):
-    """Parameters of `typed_value_match`."""
-
-    metric = TypedValueMatchMetric
-
-
-class ScrollDirectionMetricConfig(_Config):
-    """Parameters of `scroll_direction`."""
-
-    metric = ScrollDirectionMetric
-
-
-class ScrollAmountMetricConfig(_Config):
-    """Parameters of `scroll_amount`."""
-
-    metric = ScrollAmountMetric
-
-
-class PrecisionMetricConfig(_Config):
-    """Parameters of `precision`."""
-
-    metric = PrecisionMetric
-
-
-class RecallMetricConfig(_Config):
-    """Parameters of `recall`."""
-
-    metric = RecallMetric
-
-
-class F1ScoreMetricConfig(_Config):
-    """Parameters of `f1_score`."""
-
-    metric = F1ScoreMetric
-
-
-class PassAtKMetricConfig(_Config):
-    """Parameters of `pass@k` and `pass^k`."""
-
-    metric = PassAtKMetric
-
-
-class StepEfficiencyMetricConfig(_Config):
-    """Parameters of `step_efficiency`."""
-
-    metric = StepEfficiencyMetric
+ExactMatchMetricConfig = _config(ExactMatchMetric)
+FuzzyMatchMetricConfig = _config(FuzzyMatchMetric)
+ActionWithinBboxMetricConfig = _config(ActionWithinBboxMetric)
+TypedValueMatchMetricConfig = _config(TypedValueMatchMetric)
+ScrollDirectionMetricConfig = _config(ScrollDirectionMetric)
+ScrollAmountMetricConfig = _config(ScrollAmountMetric)
+PrecisionMetricConfig = _config(PrecisionMetric)
+RecallMetricConfig = _config(RecallMetric)
+F1ScoreMetricConfig = _config(F1ScoreMetric)
+PassAtKMetricConfig = _config(PassAtKMetric)
+StepEfficiencyMetricConfig = _config(StepEfficiencyMetric)

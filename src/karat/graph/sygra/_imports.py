@@ -42,6 +42,12 @@ def own_package(theirs: str) -> str:
     return "karat" + theirs.removeprefix("sygra")
 
 
+def _metrics(package: str, ours: str, *modules: str) -> dict[str, dict[str, str]]:
+    """A metric in a module of its name, and beside it the class of its configuration."""
+    classes = {module: f"{module.title().replace('_', '')}Metric" for module in modules}
+    return {f"{package}.{m}": {name: ours, f"{name}Config": _FOR_SYGRA} for m, name in classes.items()}
+
+
 TABLE: dict[str, dict[str, str]] = {
     "tasks.eval.utils": {
         "UnitMetrics": "karat.graph.metrics._unit",
@@ -51,49 +57,33 @@ TABLE: dict[str, dict[str, str]] = {
     f"{_UNIT_THEIRS}.base_unit_metric": {"BaseUnitMetric": _METRICS},
     f"{_UNIT_THEIRS}.unit_metric_registry": {"UnitMetricRegistry": _METRICS, "unit_metric": _METRICS},
     f"{_UNIT_THEIRS}.unit_metric_result": {"UnitMetricResult": _METRICS},
-    f"{_UNIT_THEIRS}.exact_match": {"ExactMatchMetric": _UNIT_METRICS, "ExactMatchMetricConfig": _FOR_SYGRA},
-    f"{_UNIT_THEIRS}.fuzzy_match": {"FuzzyMatchMetric": _UNIT_METRICS, "FuzzyMatchMetricConfig": _FOR_SYGRA},
-    f"{_UNIT_THEIRS}.action_within_bbox": {
-        "ActionWithinBboxMetric": _UNIT_METRICS,
-        "ActionWithinBboxMetricConfig": _FOR_SYGRA,
-    },
-    f"{_UNIT_THEIRS}.typed_value_match": {
-        "TypedValueMatchMetric": _UNIT_METRICS,
-        "TypedValueMatchMetricConfig": _FOR_SYGRA,
-    },
-    f"{_UNIT_THEIRS}.scroll_direction": {
-        "ScrollDirectionMetric": _UNIT_METRICS,
-        "ScrollDirectionMetricConfig": _FOR_SYGRA,
-    },
-    f"{_UNIT_THEIRS}.scroll_amount": {
-        "ScrollAmountMetric": _UNIT_METRICS,
-        "ScrollAmountMetricConfig": _FOR_SYGRA,
-    },
     "sygra.core.eval.metrics.base_metric_metadata": {"BaseMetricMetadata=MetricMetadata": _METRICS},
     f"{_AGGREGATOR_THEIRS}.base_aggregator_metric": {"BaseAggregatorMetric": _METRICS},
     f"{_AGGREGATOR_THEIRS}.aggregator_metric_registry": {
         "AggregatorMetricRegistry": _METRICS,
         "aggregator_metric": _METRICS,
     },
+    **_metrics(
+        _UNIT_THEIRS,
+        _UNIT_METRICS,
+        "exact_match",
+        "fuzzy_match",
+        "action_within_bbox",
+        "typed_value_match",
+        "scroll_direction",
+        "scroll_amount",
+    ),
+    **_metrics(
+        _AGGREGATOR_THEIRS,
+        _AGGREGATOR_METRICS,
+        "precision",
+        "recall",
+        "f1_score",
+        "pass_at_k",
+        "step_efficiency",
+    ),
     f"{_AGGREGATOR_THEIRS}.accuracy": {"AccuracyMetric": _AGGREGATOR_METRICS},
-    f"{_AGGREGATOR_THEIRS}.precision": {
-        "PrecisionMetric": _AGGREGATOR_METRICS,
-        "PrecisionMetricConfig": _FOR_SYGRA,
-    },
-    f"{_AGGREGATOR_THEIRS}.recall": {"RecallMetric": _AGGREGATOR_METRICS, "RecallMetricConfig": _FOR_SYGRA},
-    f"{_AGGREGATOR_THEIRS}.f1_score": {
-        "F1ScoreMetric": _AGGREGATOR_METRICS,
-        "F1ScoreMetricConfig": _FOR_SYGRA,
-    },
-    f"{_AGGREGATOR_THEIRS}.pass_at_k": {
-        "PassAtKMetric": _AGGREGATOR_METRICS,
-        "PassAtKMetricConfig": _FOR_SYGRA,
-    },
     f"{_AGGREGATOR_THEIRS}.pass_power_k": {"PassPowerKMetric=PassHatKMetric": _AGGREGATOR_METRICS},
-    f"{_AGGREGATOR_THEIRS}.step_efficiency": {
-        "StepEfficiencyMetric": _AGGREGATOR_METRICS,
-        "StepEfficiencyMetricConfig": _FOR_SYGRA,
-    },
     "sygra.core.base_task_executor": {
         "BaseTaskExecutor": _FOR_SYGRA,
         "DefaultTaskExecutor=BaseTaskExecutor": _FOR_SYGRA,

@@ -8,6 +8,7 @@ import pytest
 
 from karat import models
 from karat.errors import Stopped
+from karat.models import _batches
 from karat.testing import Failing, FakeProvider
 
 
@@ -83,6 +84,28 @@ async def test_permission_is_asked_after_the_wait_for_a_place(quick):
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert server.count == 1
     assert [type(outcome).__name__ for outcome in outcomes] == ["Reply", *["Lost"] * 4]
+
+
+async def test_permission_is_asked_before_each_batch_is_made(monkeypatch):
+    """Sending the requests of a batch takes minutes: a lease can be lost before the next one."""
+    monkeypatch.setattr(_batches, "SETTLED", 0.05)
+    monkeypatch.setitem(_batches.LIMITS, "openai", (2, 10**6))
+    with FakeProvider() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key-for-tests")
+
+        def permit():
+            if server.batches.count:
+                raise Lost("another process holds the run")
+
+        model = models.get("openai/gpt-4o-mini")
+        with models.recording(example="1", permit=permit, batch=True) as calls:
+            outcomes = await asyncio.gather(
+                *(model.generate(f"{n}") for n in range(6)), return_exceptions=True
+            )
+    assert server.batches.count == 1
+    assert [type(outcome).__name__ for outcome in outcomes[2:]] == ["Lost"] * 4
+    assert isinstance(calls.stopped, Lost)
 
 
 async def test_service_and_queue_time_are_recorded_apart(provider, define):

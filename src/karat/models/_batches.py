@@ -13,6 +13,7 @@ read 2026-11-16.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import logging
 import re
@@ -316,10 +317,7 @@ class Batches:
 
     async def _permitted(self, waiting: _Waiting) -> bool:
         try:
-            if waiting.context.permit is not None:
-                allowed = waiting.context.permit()
-                if allowed is not None:
-                    await allowed
+            await _check_permission([waiting])
         except Exception as error:
             self._fail([waiting], error)
             return False
@@ -334,7 +332,10 @@ class Batches:
         client = _client(self._service, part[0].target)
         renewing = asyncio.ensure_future(self._renew(intent.id))
         try:
-            batch = await client.create(intent, [(each.custom_id, each.body) for each in part], self._log)
+            requests = [(each.custom_id, each.body) for each in part]
+            batch = await client.create(
+                intent, requests, self._log, functools.partial(_check_permission, part)
+            )
         except (BatchOpen, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -567,6 +568,18 @@ def _place(target: Target) -> str:
     return f"{endpoint.provider} {endpoint.model} {target.url} {mark}"
 
 
+_Permit = Callable[[], Awaitable[None]]
+
+
+async def _check_permission(requests: Iterable[_Waiting]) -> None:
+    """Raise if a stage that asked for one of the requests may not send it any more."""
+    for permit in {each.context.permit for each in requests} - {None}:
+        assert permit is not None
+        allowed = permit()
+        if allowed is not None:
+            await allowed
+
+
 def _parts(requests: list[_Waiting], limits: tuple[int, int]) -> Iterable[list[_Waiting]]:
     """Split requests into batches that the provider accepts."""
     most, largest = limits
@@ -613,7 +626,9 @@ class _Client:
         self._base = parts._replace(path=parts.path.removesuffix(self._path), query="")
         self._query = parts.query
 
-    async def create(self, intent: _Intent, requests: list[tuple[str, bytes]], log: BatchLog) -> str:
+    async def create(
+        self, intent: _Intent, requests: list[tuple[str, bytes]], log: BatchLog, permit: _Permit
+    ) -> str:
         """Submit a batch and return its id. BatchOpen: it is unknown whether it was created."""
         raise NotImplementedError
 
@@ -689,9 +704,10 @@ class _Client:
                 await self._clock.sleep(min(30.0, failure.wait or 2.0**attempt))
         raise AssertionError("unreachable")
 
-    async def _create(self, path: str, body: bytes, intent: _Intent, log: BatchLog) -> str:
+    async def _create(self, path: str, body: bytes, intent: _Intent, log: BatchLog, permit: _Permit) -> str:
         """Create a batch and return its id. BatchOpen: it is unknown whether it was created."""
         for attempt in range(CREATION_TRIES):
+            await permit()  # uploading the requests may have taken minutes, and this is what costs
             if not log.renew(intent.id):  # it took too long, and another process has submitted the requests
                 raise BatchOpen(f"{self.spec}: another process has taken over the batch: repeat the command")
             try:
@@ -792,7 +808,9 @@ class _OpenAI(_Client):
 
     identified = True
 
-    async def create(self, intent: _Intent, requests: list[tuple[str, bytes]], log: BatchLog) -> str:
+    async def create(
+        self, intent: _Intent, requests: list[tuple[str, bytes]], log: BatchLog, permit: _Permit
+    ) -> str:
         url = "/v1" + self._path
         lines = b"\n".join(
             b'{"custom_id":"%s","method":"POST","url":"%s","body":%s}' % (each.encode(), url.encode(), body)
@@ -821,6 +839,7 @@ class _OpenAI(_Client):
             ),
             intent,
             log,
+            permit,
         )
 
     async def find(self, intent: _Intent, known: Callable[[str], bool]) -> str:
@@ -872,9 +891,11 @@ class _OpenAI(_Client):
 class _Anthropic(_Client):
     """Anthropic's message batches: the requests are in the body."""
 
-    async def create(self, intent: _Intent, requests: list[tuple[str, bytes]], log: BatchLog) -> str:
+    async def create(
+        self, intent: _Intent, requests: list[tuple[str, bytes]], log: BatchLog, permit: _Permit
+    ) -> str:
         rows = b",".join(b'{"custom_id":"%s","params":%s}' % (each.encode(), body) for each, body in requests)
-        return await self._create("/messages/batches", b'{"requests":[' + rows + b"]}", intent, log)
+        return await self._create("/messages/batches", b'{"requests":[' + rows + b"]}", intent, log, permit)
 
     async def find(self, intent: _Intent, known: Callable[[str], bool]) -> str:
         """The only unrecorded batch with as many requests since the intent: message batches have no metadata."""

@@ -84,6 +84,14 @@ def test_doctor_finds_a_broken_store_and_shows_no_secret(karat, folder, monkeypa
     assert "canary" not in said.out
 
 
+def test_doctor_changes_nothing_in_a_database(karat, postgres_url):
+    import psycopg
+
+    assert karat("doctor", "--store", postgres_url).code == 0
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("SELECT to_regclass('karat_schema')").fetchone() == (None,)
+
+
 def test_a_check_of_what_names_no_model_asks_nothing(karat):
     for spec in ("nope", "opnai/x", "local/nope"):
         said = karat("models", "--check", spec)

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ import karat
 from karat.datasets import Dataset
 from karat.errors import KaratError, StoreError, StoreRefused
 from karat.store import Store, open_store
-from karat.store.backend import OK, StoredRow
+from karat.store.backend import OK, HeaderRow, StoredRow
 from karat.store.columns import load_columns
 from karat.store.lease import Held
 from karat.store.sqlite import APPLICATION
@@ -255,6 +256,66 @@ def test_a_stage_whose_records_cannot_be_read_back_is_no_success(
 
         with pytest.raises(StoreError, match=r"damaged|truncated|deleted|malformed"):
             karat.run(task, dataset, store=store, concurrency=1)
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+@pytest.mark.parametrize("stage", ["aggregate", "copy"])
+def test_an_aggregation_or_a_copy_that_cannot_be_read_back_is_no_success(
+    tmp_path: Path, suffix: str, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages of a new store are all in the log, unless a checkpoint has just moved them to the file."""
+    path = tmp_path / "karat.db"
+    data = [{"id": str(n), "input": f"{n} {'x' * 400}", "expected": "x"} for n in range(60)]
+    with open_store(path) as store, open_store("memory://") as other:
+        origin = other if stage == "copy" else store
+        evaluation = karat.evaluate(karat.run(_echo, data, store=origin), ["exact_match"], store=origin)
+        insert = store.backend.insert_header
+
+        def damaged_before(header: HeaderRow, *given: Any) -> int | None:
+            if header.kind in ("aggregation", "run"):
+                if not suffix:
+                    with sqlite3.connect(path) as connection:
+                        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                    connection.close()
+                _truncate(Path(f"{path}{suffix}"))
+            return insert(header, *given)
+
+        monkeypatch.setattr(store.backend, "insert_header", damaged_before)
+
+        def work() -> object:
+            if stage == "copy":
+                return other.copy(evaluation.id, store)
+            return karat.aggregate(evaluation, ["mean"], store=store)
+
+        with pytest.raises(StoreError, match=r"damaged|truncated|malformed"):
+            work()
+
+
+def test_commits_that_follow_damage_in_the_log_are_found(tmp_path: Path) -> None:
+    """SQLite takes a log to end at the first damaged frame, as after a crash, and calls the rest of the file sound."""
+    path, copy = tmp_path / "karat.db", tmp_path / "copy.db"
+    with open_store(path) as store:
+        for number in range(3):
+            karat.run(_echo, [{"id": f"{number}", "input": "x"}], store=store)
+        whole, log = path.read_bytes(), Path(f"{path}-wal").read_bytes()
+    places = Random(4)
+    frame = 24 + int.from_bytes(log[8:12], "big")
+    for place in (0, 9, 25, *(places.randrange(len(log) - frame) for _ in range(30))):
+        content = bytearray(log)
+        content[place] ^= 1 << places.randrange(8)
+        copy.write_bytes(whole)
+        Path(f"{copy}-wal").write_bytes(content)
+        try:
+            with open_store(copy, read_only=True) as store:
+                assert store.verify() != [], f"bit of byte {place}"
+        except KaratError:
+            pass
+        for each in tmp_path.glob("copy.db*"):
+            each.unlink()
+    copy.write_bytes(whole)
+    Path(f"{copy}-wal").write_bytes(log[: len(log) - frame - 7])  # as a machine that lost power leaves it
+    with open_store(copy, read_only=True) as store:
+        assert store.check() == []
 
 
 def test_a_stage_that_can_be_read_back_is_a_success_beside_other_damage(tmp_path: Path) -> None:

@@ -138,7 +138,8 @@ def _tried(what: str, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def _store(url: str | None) -> dict[str, Any]:
     from karat.errors import RequestError
-    from karat.store import open_existing, store_file
+    from karat.store import open_store, store_file
+    from karat.store.backend import NoStoreYet
 
     path = store_file(url)
     if path is not None and not path.exists():
@@ -146,7 +147,11 @@ def _store(url: str | None) -> dict[str, Any]:
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise RequestError(f"cannot create {path}: {folder} is not a writable folder")
         return {"found": f"{path} does not exist yet: the first run creates it"}
-    with open_existing(url) as store:
+    try:
+        store = open_store(url, read_only=True)
+    except NoStoreYet as none_yet:
+        return {"found": str(none_yet)}
+    with store:
         problems = store.verify()
         if problems:
             remedy = "restore it from a backup, or export the readable records"

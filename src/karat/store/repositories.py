@@ -468,6 +468,7 @@ class Aggregations(Repository[AggregationHeader, Aggregation]):
         header = msgspec.structs.replace(header, id=f"agg-{secrets.token_hex(5)}")
         inserted = self._insert(header, [*header.evaluations, *header.runs], leased=False)
         assert inserted is not None
+        self._backend.ensure_readable(inserted[0])
         return Aggregation(self.store, inserted[0], header)
 
 
@@ -529,6 +530,7 @@ def copy_header(source: Store, target: Store, id: str) -> None:
         if isinstance(copied, (Run, Evaluation)):
             check_complete(copied, found)
         target.backend.update_header(number, header.payload, header.finished, held.owner)
+        target.backend.ensure_readable(number)
     finally:
         held.release()
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import sqlite3
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 from zlib import crc32
 
-from karat.errors import KaratError, StoreError, StoreRefused
+from karat.errors import KaratError, StoreError, StoreRefused, plural
 from karat.files import write_ahead
 from karat.store.backend import SCHEMA, ItemKeys, StoredRow, TextPattern
 from karat.store.columns import pack
@@ -348,7 +349,24 @@ class SqliteBackend(SqlBackend):
             found = [str(row[0]) for row in self._read("PRAGMA integrity_check(20)")]
         except StoreError as error:
             return [str(error)]
-        return super().check() if found == ["ok"] else found
+        return self._lost_commits() + super().check() if found == ["ok"] else found
+
+    def _lost_commits(self) -> list[str]:
+        """A problem if the log holds commits behind a damaged one: SQLite reads a log up to the first damage."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN")
+                # From the first read on, SQLite keeps what is in the log.
+                self._connection.execute("SELECT count(*) FROM karat_headers").fetchone()
+                log = self._log_path.read_bytes()
+            except (OSError, *_FAILURES):
+                return []  # it has no log
+            finally:
+                self._rollback()
+        lost = _commits_behind_damage(log)
+        if not lost:
+            return []
+        return [f"{self._log_path} is damaged, and {plural(lost, 'commit')} behind the damage cannot be read"]
 
     def close(self) -> None:
         with self._lock:
@@ -372,6 +390,43 @@ class SqliteBackend(SqlBackend):
                 connection.close()
         except (OSError, sqlite3.Error):
             return  # nothing depends on it
+
+
+def _commits_behind_damage(log: bytes) -> int:
+    """Count the commits of a write-ahead log (sqlite.org/fileformat.html#walformat) that follow a damaged frame.
+
+    Frames of an earlier use of the file have another salt, and those of a transaction that was rolled back no commit.
+    """
+    if len(log) < _LOG_HEADER.size:
+        return 0
+    magic, _, page, _, salt, first, second = _LOG_HEADER.unpack_from(log)
+    words = struct.Struct(f"{'>' if magic & 1 else '<'}{(8 + page) // 4}I") if 512 <= page <= 65536 else None
+    sums = _log_checksum((0, 0), struct.unpack_from(f"{'>' if magic & 1 else '<'}6I", log))
+    sound, lost = words is not None and sums == (first, second), 0
+    if words is None:
+        return 1 if len(log) > _LOG_HEADER.size else 0
+    for at in range(_LOG_HEADER.size, len(log) - page - _FRAME.size + 1, page + _FRAME.size):
+        pages, own, first, second = _FRAME.unpack_from(log, at)
+        if sound:
+            begin, content = log[at : at + 8], log[at + _FRAME.size : at + _FRAME.size + page]
+            sums = _log_checksum(sums, words.unpack(begin + content))
+            sound = own == salt and sums == (first, second)
+        elif pages and own == salt:
+            lost += 1
+    return lost
+
+
+_LOG_HEADER = struct.Struct(">IIII8sII")
+_FRAME = struct.Struct(">4xI8sII")
+
+
+def _log_checksum(sums: tuple[int, int], words: Sequence[int]) -> tuple[int, int]:
+    first, second = sums
+    numbers = iter(words)
+    for one, two in zip(numbers, numbers, strict=True):
+        first = (first + one + second) & 0xFFFFFFFF
+        second = (second + two + first) & 0xFFFFFFFF
+    return first, second
 
 
 _opening = threading.Lock()

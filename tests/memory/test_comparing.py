@@ -16,7 +16,6 @@ from karat.cli import main
 from karat.errors import KaratError, RequestError, UnknownName
 from karat.formatting import Heading, Paragraph, Table, as_text
 from karat.layout import Layout, display_width
-from karat.memory import _answering as answering
 from karat.memory import _pipeline as pipeline
 from karat.memory._evaluate import JUDGE_VARIABLES
 from karat.memory.systems._baselines import FullContext
@@ -211,7 +210,7 @@ def test_systems_share_everything_that_answers_depend_on(tmp_path, monkeypatch, 
         elif changed == "answer_model":
             options["model"] = server.spec("second")
         elif changed == "answer_prompt":
-            monkeypatch.setattr(answering, "PROMPT", "Answer as you like.")
+            monkeypatch.setattr(pipeline, "PROMPT", "Answer as you like.")
         else:
             monkeypatch.setattr(pipeline, "ANSWER_TOKENS", 99)
         other = run(tmp_path / "two", Forgetful, store=store, **options)

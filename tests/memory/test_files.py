@@ -11,8 +11,8 @@ import pytest
 
 import karat
 from karat.memory import Capabilities, MemoryEvaluation
-from karat.memory._answering import prompt_identity
 from karat.memory._evaluators import prompt_hashes
+from karat.memory._pipeline import prompt_identity
 from karat.memory.datasets import read_memory_dataset
 from karat.memory.systems._search import BM25Memory
 from karat.testing import FakeProvider

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from karat.errors import StoreError
+from karat.execution.pipeline import LARGEST_BYTES, LONGEST_DELAY, Appender
 from karat.store import Store
-from karat.store.appender import LARGEST_BYTES, LONGEST_DELAY, Appender
 from karat.store.backend import OK, StoredRow
 from tests.store.conftest import add_header
 

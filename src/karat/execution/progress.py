@@ -185,12 +185,12 @@ class NotebookProgress:
 
     def html(self, progress: Progress) -> str:
         """The bar and its text."""
-        from karat.html import escape  # as above
+        from karat.formatting import escape_html  # as above
 
         text = ", ".join([f"{progress.done:,} of {progress.total:,}", *progress.facts])
         return (
-            f"<div class='karat'>{escape(progress.name)} <progress value='{progress.done}'"
-            f" max='{max(1, progress.total)}'></progress> {escape(text)}</div>"
+            f"<div class='karat'>{escape_html(progress.name)} <progress value='{progress.done}'"
+            f" max='{max(1, progress.total)}'></progress> {escape_html(text)}</div>"
         )
 
 

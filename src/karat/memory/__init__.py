@@ -8,38 +8,43 @@ from karat.lazy import load
 from karat.registry import Registry
 
 if TYPE_CHECKING:
-    from karat.memory._dialogue import (
+    from karat.memory._evaluate import MemoryEvaluation, evaluate, evaluate_async
+    from karat.memory._system import (
         Attachment,
+        Capabilities,
+        ControlSystem,
         Evidence,
         MemoryPoint,
+        MemorySystem,
         Question,
+        Retrieval,
+        RetrievedMemory,
         Sample,
         Session,
+        StoredMemory,
         Turn,
         count_tokens,
         cut_tokens,
         turn_text,
     )
-    from karat.memory._evaluate import MemoryEvaluation, evaluate, evaluate_async
-    from karat.memory._system import (
-        Capabilities,
-        ControlSystem,
-        MemorySystem,
-        Retrieval,
-        RetrievedMemory,
-        StoredMemory,
-    )
 
 _WHERE = {
     **dict.fromkeys(("MemoryEvaluation", "evaluate", "evaluate_async"), "_evaluate"),
     **dict.fromkeys(
-        ("Attachment", "Evidence", "MemoryPoint", "Question", "Sample", "Session", "Turn"), "_dialogue"
-    ),
-    **dict.fromkeys(
-        ("Capabilities", "ControlSystem", "MemorySystem", "RetrievedMemory", "Retrieval", "StoredMemory"),
+        (
+            *("Attachment", "Evidence", "MemoryPoint", "Question", "Sample", "Session", "Turn"),
+            *(
+                "Capabilities",
+                "ControlSystem",
+                "MemorySystem",
+                "RetrievedMemory",
+                "Retrieval",
+                "StoredMemory",
+            ),
+            *("count_tokens", "cut_tokens", "turn_text"),
+        ),
         "_system",
     ),
-    **dict.fromkeys(("count_tokens", "cut_tokens", "turn_text"), "_dialogue"),
 }
 
 __all__ = [

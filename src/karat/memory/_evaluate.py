@@ -22,8 +22,6 @@ from karat.datasets import whole_file
 from karat.errors import KaratError, RequestError, UnknownName, nearest, plural
 from karat.formatting import Block, as_text
 from karat.memory import _files as files
-from karat.memory._answering import EXTRACTIVE, answerer_of, prompt_identity
-from karat.memory._dialogue import Sample
 from karat.memory._dimensions import BY_KEY, DIMENSIONS, SETTLED, Dimension
 from karat.memory._evaluators import (
     CONTEXT,
@@ -33,9 +31,17 @@ from karat.memory._evaluators import (
     evaluators_for,
     prompt_hashes,
 )
-from karat.memory._pipeline import MemoryTask, Settings, SystemSpec, system_spec
+from karat.memory._pipeline import (
+    EXTRACTIVE,
+    MemoryTask,
+    Settings,
+    SystemSpec,
+    answerer_of,
+    prompt_identity,
+    system_spec,
+)
 from karat.memory._samples import as_example, units_of
-from karat.memory._system import MemorySystem
+from karat.memory._system import MemorySystem, Sample
 from karat.records import Call, Example, Failed, ItemResult, Ok, Output
 from karat.registry import parameters_of
 from karat.stats import cohen_kappa, percent_agreement

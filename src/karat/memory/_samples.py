@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from karat.errors import DataError
-from karat.memory._dialogue import MemoryPoint, Question, Sample, Session
+from karat.memory._system import MemoryPoint, Question, Sample, Session
 from karat.records import Example
 from karat.serialization import prepared
 

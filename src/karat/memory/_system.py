@@ -1,14 +1,14 @@
-"""The contract of a memory system."""
+"""The contract of a memory system, and the dialogues that it is driven through."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import msgspec
-
-from karat.memory._dialogue import Turn
 
 STATUSES = ("active", "archived")
 """What the status of a stored memory may be."""
@@ -133,3 +133,171 @@ class ControlSystem(MemorySystem):
     def give_gold(self, evidence: Sequence[Turn], texts: Sequence[str]) -> None:
         """Get the gold evidence of the next question: its turns and, where the dataset names none, its texts."""
         raise TypeError(f"control {self.name!r} has no give_gold")
+
+
+# Dialogues: samples, their sessions and turns, and the questions about them.
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A picture or a file that was sent with a turn.
+
+    Its caption is already part of the turn's text, so only a system that looks at pictures needs this.
+    """
+
+    image_id: str
+    caption: str = ""
+    type: str = "image"
+    file_path: str | None = None
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message of a dialogue, as a memory system receives it."""
+
+    turn_id: str
+    """Unique within the sample, neutral."""
+    speaker: str
+    text: str
+    """What was said, followed by `[image ID: caption]` for each attachment: a system need not add the captions."""
+    time: str | None = None
+    """When it was said, in the calendar of the dialogue: ISO 8601 where the file allows it, otherwise its own text."""
+    attachments: tuple[Attachment, ...] = ()
+    session_id: str = ""
+
+
+class MemoryPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A gold memory: what a good memory holds after a session, or (interference) must not hold."""
+
+    memory_id: str
+    text: str
+    type: str = ""
+    source: str = ""
+    is_update: bool = False
+    original: tuple[str, ...] = ()
+    """The earlier statements that an update replaces, as text."""
+    importance: float | None = None
+    time: str | None = None
+    turn_ids: tuple[str, ...] = ()
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A dialogue at one time, with its gold points."""
+
+    session_id: str
+    turns: tuple[Turn, ...]
+    time: str | None = None
+    new: tuple[MemoryPoint, ...] = ()
+    updates: tuple[MemoryPoint, ...] = ()
+    interference: tuple[MemoryPoint, ...] = ()
+    source_id: str = ""
+    """The id in the original file. Never shown to a memory system or a model."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that a good answer rests on: a gold memory, a turn or a picture."""
+
+    evidence_id: str
+    text: str
+    turn_ids: tuple[str, ...] = ()
+    """The turns it was said in, for retrieval metrics; empty where the dataset does not say."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A question that is asked after a session. Questions are keyed by `index`, since a text may occur twice."""
+
+    index: int
+    """Its number within the sample, from 0."""
+    checkpoint_id: str
+    after_session: str
+    """The `session_id` after whose end it is asked."""
+    question: str
+    answer: str
+    """The gold answer as text; for an unanswerable question, a refusal."""
+    answers: tuple[str, ...] = ()
+    """Other answers that are right as well."""
+    rubric: tuple[str, ...] = ()
+    """Points that an answer must meet, for datasets that grade by rubric."""
+    answerable: bool = True
+    evidence: tuple[Evidence, ...] = ()
+    type: str = ""
+    type_abbrev: str = ""
+    difficulty: str = ""
+    now: str | None = None
+    """The date on which it is asked, in the calendar of the dialogue."""
+    image_caption: str | None = None
+    choices: tuple[str, ...] = ()
+    """For multiple choice: the options, which are part of the prompt and not of the retrieval query."""
+    instruction: str = ""
+    """How to answer, such as the form of the answer: part of the prompt and not of the retrieval query."""
+    caption_has_answer: bool = False
+    source_id: str = ""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One user's dialogue over several sessions, with the questions asked on the way."""
+
+    sample_id: str
+    uuid: str
+    sessions: tuple[Session, ...]
+    questions: tuple[Question, ...]
+    modality: str = "text"
+    """`caption` where pictures are only present as captions."""
+    notes: tuple[str, ...] = ()
+    """What the reader left out or changed, one sentence each, such as evidence ids that name no turn."""
+
+
+# How dialogue becomes text: a turn with its time and speaker, the token count of a text, abbreviations.
+
+_TOKEN = re.compile(r"[^\W\d_⺀-鿿가-힯]{1,8}|\d{1,3}|\S")
+
+
+def turn_text(turn: Turn) -> str:
+    """A turn as memory systems store it: `[2024-05-01 09:30] speaker: text`."""
+    when = time_text(turn.time)
+    return f"[{when}] {turn.speaker}: {turn.text}" if when else f"{turn.speaker}: {turn.text}"
+
+
+def time_text(time: str | None) -> str:
+    """A time of the dialogue, shortened to the minute where it is ISO 8601; otherwise as the dataset writes it."""
+    if not time:
+        return ""
+    moment = parse_time(time)
+    if moment is None:
+        return " ".join(time.split())
+    has_clock = len(time.strip()) > len("2024-05-01")
+    return moment.strftime("%Y-%m-%d %H:%M") if has_clock else moment.strftime("%Y-%m-%d")
+
+
+def parse_time(time: str | None) -> datetime | None:
+    """An ISO 8601 time as a datetime without a time zone; None for any other text."""
+    if not time:
+        return None
+    try:
+        return datetime.fromisoformat(time.strip()).replace(tzinfo=None)
+    except ValueError:
+        return None
+
+
+def count_tokens(text: str) -> int:
+    """The number of tokens of a text by a fixed rule, the same for every system and every model.
+
+    A token is up to 8 letters, up to 3 digits, one ideograph or one other character. English text gives about as
+    many tokens as current providers count.
+    """
+    return sum(1 for _ in _TOKEN.finditer(text))
+
+
+def cut_tokens(text: str, budget: int) -> str:
+    """The beginning of a text, at most `budget` tokens long."""
+    if budget <= 0:
+        return ""
+    if len(text) <= budget:
+        return text
+    for number, token in enumerate(_TOKEN.finditer(text), 1):
+        if number > budget:
+            return text[: token.start()].rstrip()
+    return text
+
+
+def abbreviation(question_type: str) -> str:
+    """The initials of a question type, for a dataset that has no abbreviations: `multi_hop` gives `MH`; always text."""
+    return "".join(word[0] for word in re.findall(r"[^\W_]+", question_type)).upper() or "NA"

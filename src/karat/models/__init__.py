@@ -12,8 +12,7 @@ from karat.lazy import load
 if TYPE_CHECKING:
     from karat.errors import BudgetReached, CredentialsRefused
     from karat.models._cache import cache_clear, cache_path, cache_stats
-    from karat.models._catalogue import available, check
-    from karat.models._client import Model, get, register_embedder
+    from karat.models._client import Model, available, check, get, register_embedder
     from karat.models._endpoints import Endpoint, Limits, Retries, Timeouts, default_spec, defined_names
     from karat.models._failures import (
         BadRequest,
@@ -88,11 +87,11 @@ _WHERE = {
     "ToolCall": "_messages",
     "WireFormat": "providers",
     "aclose": "_runtime",
-    "available": "_catalogue",
+    "available": "_client",
     "cache_clear": "_cache",
     "cache_path": "_cache",
     "cache_stats": "_cache",
-    "check": "_catalogue",
+    "check": "_client",
     "close": "_runtime",
     "default_model": "_recording",
     "default_spec": "_endpoints",

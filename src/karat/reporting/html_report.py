@@ -32,17 +32,20 @@ from karat.analysis.summary import Metric, RunSummary, Summary
 from karat.analysis.text_diff import Piece, excerpt, word_diff
 from karat.errors import RequestError, plural
 from karat.formatting import (
+    Child,
+    Markup,
     counts_text,
     direction_arrow,
+    element,
     enumerated,
     estimate_sentence,
     interval,
+    join,
     number,
     percent,
     probability,
     short_number,
 )
-from karat.html import Child, Markup, element, join
 from karat.records import (
     HUMAN,
     AggregateTable,

@@ -17,8 +17,7 @@ import msgspec
 
 from karat.analysis.comparison import Difference
 from karat.analysis.outcomes import FailureKind
-from karat.formatting import number, probability
-from karat.html import escape, visible
+from karat.formatting import escape_html, number, probability, visible
 from karat.records import Estimate, interval_text, missing_text
 
 if TYPE_CHECKING:
@@ -104,9 +103,9 @@ def svg(plot: Plot, id: str) -> str:
     """The plot as an SVG element. `id` must be unique in its document."""
     head = (
         f'<svg class="plot" viewBox="0 0 {_n(plot.width)} {_n(plot.height)}" width="{_n(plot.width)}"'
-        f' height="{_n(plot.height)}" role="img" aria-labelledby="{escape(id)}-t {escape(id)}-d">'
-        f'<title id="{escape(id)}-t">{escape(plot.title)}</title>'
-        f'<desc id="{escape(id)}-d">{escape(plot.description)}</desc>'
+        f' height="{_n(plot.height)}" role="img" aria-labelledby="{escape_html(id)}-t {escape_html(id)}-d">'
+        f'<title id="{escape_html(id)}-t">{escape_html(plot.title)}</title>'
+        f'<desc id="{escape_html(id)}-d">{escape_html(plot.description)}</desc>'
     )
     # Lines of one style become one path: a large report has thousands. Lines lie on areas and under points and texts.
     joined: dict[tuple[Tone, float, bool], list[Line]] = {}
@@ -153,7 +152,7 @@ def _stroke(line: Line) -> str:
 
 
 def _element(mark: Mark) -> str:
-    title = f"<title>{escape(mark.title)}</title>" if mark.title else ""
+    title = f"<title>{escape_html(mark.title)}</title>" if mark.title else ""
     # Most marks have the tone that the style sheet gives them without a class.
     usual = "ink" if isinstance(mark, Text) else "accent"
     tone = f"m-{mark.tone}" if isinstance(mark, Line) or mark.tone != usual else ""
@@ -168,7 +167,7 @@ def _element(mark: Mark) -> str:
         return _closed("circle", shape + _class(tone, "" if mark.filled else "hollow"), title)
     anchor = {"start": "", "middle": "c", "end": "e"}[mark.anchor]
     names = _class(tone, "b" if mark.bold else "", "s" if mark.small else "", anchor)
-    return f'<text x="{_n(mark.x)}" y="{_n(mark.y)}"{names}>{title}{escape(mark.text)}</text>'
+    return f'<text x="{_n(mark.x)}" y="{_n(mark.y)}"{names}>{title}{escape_html(mark.text)}</text>'
 
 
 def _class(*names: str) -> str:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 from karat.lazy import load
 
 if TYPE_CHECKING:
-    from karat.testing._clock import FakeClock
-    from karat.testing._fake_provider import Failing, FakeProvider
+    from karat.testing._fake_provider import Failing, FakeClock, FakeProvider
     from karat.testing._memory_conformance import MemorySystemConformance, only_loopback
 
 _WHERE = {
     "Failing": "_fake_provider",
-    "FakeClock": "_clock",
+    "FakeClock": "_fake_provider",
     "FakeProvider": "_fake_provider",
     "MemorySystemConformance": "_memory_conformance",
     "only_loopback": "_memory_conformance",

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import karat
-from karat.html import visible
+from karat.formatting import visible
 from karat.tasks import FunctionTask
 from tests.hostile import HOSTILE
 from tests.view.browser.conftest import Tab, served, until

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from karat.errors import plural
-from karat.memory._dialogue import Question, Sample, Session, Turn, abbreviation
+from karat.memory._system import Question, Sample, Session, Turn, abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from karat.errors import clip
-from karat.memory._dialogue import (
+from karat.memory._language import states_no_answer
+from karat.memory._system import (
     Attachment,
     Evidence,
     MemoryPoint,
@@ -21,7 +22,6 @@ from karat.memory._dialogue import (
     Turn,
     abbreviation,
 )
-from karat.memory._language import states_no_answer
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from karat.memory._dialogue import Attachment, Evidence, Question, Sample, Session, Turn
+from karat.memory._system import Attachment, Evidence, Question, Sample, Session, Turn
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,

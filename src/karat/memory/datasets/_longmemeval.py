@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from karat.memory._dialogue import Evidence, Question, Sample, Session, Turn, abbreviation
+from karat.memory._system import Evidence, Question, Sample, Session, Turn, abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,

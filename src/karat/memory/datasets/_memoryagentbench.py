@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from karat.memory._dialogue import Question, Sample, Session, Turn, abbreviation
+from karat.memory._system import Question, Sample, Session, Turn, abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     DatasetReader,

@@ -17,7 +17,7 @@ import msgspec
 
 from karat.datasets import bounded_lines
 from karat.errors import DataError, clip
-from karat.memory._dialogue import Question, Sample, Session, Turn, abbreviation
+from karat.memory._system import Question, Sample, Session, Turn, abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import DatasetReader, Located, rows, session_name, turn_name
 

@@ -15,7 +15,7 @@ import msgspec
 
 from karat.datasets import MAX_ROW, BadRow, RowSource, bounded_lines
 from karat.errors import DataError, clip
-from karat.memory._dialogue import Attachment, Evidence, Question, Sample, Session, Turn
+from karat.memory._system import Attachment, Evidence, Question, Sample, Session, Turn
 from karat.serialization import prepared
 
 MOST_ITEMS = 200_000

@@ -10,8 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from karat.memory import memory_systems
-from karat.memory._dialogue import Turn, turn_text
-from karat.memory._system import Capabilities, ControlSystem, Retrieval, RetrievedMemory, StoredMemory
+from karat.memory._system import (
+    Capabilities,
+    ControlSystem,
+    Retrieval,
+    RetrievedMemory,
+    StoredMemory,
+    Turn,
+    turn_text,
+)
 from karat.memory.systems._turns import TurnMemory, bundle, check_whole, newest_within, retrieved
 from karat.serialization import storable
 

@@ -14,8 +14,15 @@ from typing import Any, TypeVar
 
 from karat.errors import RequestError
 from karat.memory import memory_systems
-from karat.memory._dialogue import Turn, parse_time, turn_text
-from karat.memory._system import Capabilities, Retrieval, RetrievedMemory, StoredMemory
+from karat.memory._system import (
+    Capabilities,
+    Retrieval,
+    RetrievedMemory,
+    StoredMemory,
+    Turn,
+    parse_time,
+    turn_text,
+)
 from karat.memory.systems import _model
 from karat.memory.systems._libraries import LibraryMemory, require, required_model
 from karat.serialization import storable

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from karat.memory import memory_systems
-from karat.memory._dialogue import Turn, count_tokens
-from karat.memory._system import Retrieval, RetrievedMemory
+from karat.memory._system import Retrieval, RetrievedMemory, Turn, count_tokens
 from karat.memory.systems import _model
 from karat.memory.systems._reflecting import archive, derived
 from karat.memory.systems._search import EMBEDDER, EmbeddedMemory, WordIndex

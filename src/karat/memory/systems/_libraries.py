@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from karat.errors import MissingDependency, RequestError
-from karat.memory._dialogue import Turn
-from karat.memory._system import MemorySystem
+from karat.memory._system import MemorySystem, Turn
 from karat.memory.systems._search import EMBEDDER, VectorIndex
 from karat.memory.systems._turns import check_whole
 

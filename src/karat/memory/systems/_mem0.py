@@ -17,8 +17,16 @@ import msgspec
 
 from karat.errors import DataError, RequestError
 from karat.memory import memory_systems
-from karat.memory._dialogue import Turn, parse_time, time_text, turn_text
-from karat.memory._system import Capabilities, Retrieval, RetrievedMemory, StoredMemory
+from karat.memory._system import (
+    Capabilities,
+    Retrieval,
+    RetrievedMemory,
+    StoredMemory,
+    Turn,
+    parse_time,
+    time_text,
+    turn_text,
+)
 from karat.memory.systems import _model
 from karat.memory.systems._libraries import Ids, LibraryMemory, reproducible, require, required_model
 from karat.memory.systems._turns import check_share

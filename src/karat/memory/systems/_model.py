@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from karat.errors import RequestError
-from karat.memory._dialogue import cut_tokens
+from karat.memory._system import cut_tokens
 from karat.memory.systems._turns import Entry
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from karat.memory import memory_systems
-from karat.memory._dialogue import Turn, parse_time
-from karat.memory._system import Capabilities, Retrieval
+from karat.memory._system import Capabilities, Retrieval, Turn, parse_time
 from karat.memory.systems import _model
 from karat.memory.systems._search import EMBEDDER, EmbeddedMemory
 from karat.memory.systems._turns import (

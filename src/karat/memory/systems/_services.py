@@ -26,8 +26,7 @@ import msgspec
 
 from karat.errors import KaratError, RequestError
 from karat.memory import memory_systems
-from karat.memory._dialogue import Turn
-from karat.memory._system import Capabilities, MemorySystem, Retrieval, RetrievedMemory, StoredMemory
+from karat.memory._system import Capabilities, MemorySystem, Retrieval, RetrievedMemory, StoredMemory, Turn
 from karat.memory.systems._turns import check_share, check_whole
 from karat.serialization import prepared, storable
 

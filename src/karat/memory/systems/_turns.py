@@ -9,8 +9,17 @@ from typing import Any, ClassVar
 import msgspec
 
 from karat.errors import DataError, RequestError
-from karat.memory._dialogue import Turn, count_tokens, cut_tokens, turn_text
-from karat.memory._system import Capabilities, MemorySystem, Retrieval, RetrievedMemory, StoredMemory
+from karat.memory._system import (
+    Capabilities,
+    MemorySystem,
+    Retrieval,
+    RetrievedMemory,
+    StoredMemory,
+    Turn,
+    count_tokens,
+    cut_tokens,
+    turn_text,
+)
 from karat.serialization import prepared, storable
 
 FILE = "memory.json"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import unicodedata
 
-from karat.html import escape, visible
+from karat.formatting import escape_html, visible
 
 
 def test_markup_is_escaped():
-    assert escape("<img src=x onerror='a'>\"&") == "&lt;img src=x onerror=&#x27;a&#x27;&gt;&quot;&amp;"
-    assert escape(None) == "None"
+    assert escape_html("<img src=x onerror='a'>\"&") == "&lt;img src=x onerror=&#x27;a&#x27;&gt;&quot;&amp;"
+    assert escape_html(None) == "None"
 
 
 def test_no_control_or_format_character_stays_invisible():

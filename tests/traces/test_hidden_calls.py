@@ -130,6 +130,57 @@ REFUSED: dict[str, Any] = {
         ASKED,
         {**LOOKED, "tool_calls": [{**LISTED, "custom": {"name": "rm", "input": "/"}}]},
     ],
+    "a call inside the function of another": [
+        ASKED,
+        {**LOOKED, "tool_calls": [{**LISTED, "function": {**LISTED["function"], "function": HIDDEN}}]},
+    ],
+    "a call in place of an id": [ASKED, {**LOOKED, "tool_calls": [{**LISTED, "id": HIDDEN}]}],
+    "a call in place of the id of a block": [
+        ASKED,
+        {"role": "assistant", "content": [{"type": "tool_use", "id": [HIDDEN], "name": "ls", "input": {}}]},
+    ],
+    "a call in place of the id of a bare call": [{**BARE, "id": HIDDEN}],
+    "a call in a field of a message with calls": [ASKED, {**LOOKED, "event": json.dumps(HIDDEN)}],
+    "a call in a field of another": [
+        ASKED,
+        {**LOOKED, "tool_calls": [{**LISTED, "event": json.dumps(HIDDEN)}]},
+    ],
+    "a content block that is a list": said([["tool_use", "c1", "rm", {"path": "/"}]]),
+    "a content block without a name": said([{"id": "c1", "tool": None, "input": {"path": "/"}}]),
+    "calls in the Python of Llama": said('[rm(path="/"), ls()]'),
+    "a turn of Potato without a speaker": [ACTION, {"text": 'rm({"path": "/"})'}],
+    "a turn of Potato in another object": [ACTION, {"turn": {"speaker": "Agent (Action)", "text": "rm"}}],
+    "a call as a text among messages": [ASKED, LOOKED, 'rm({"path": "/"})'],
+    "an unknown field of a sample of Inspect": {
+        "epoch": 1,
+        "target": "x",
+        "messages": [ASKED, LOOKED],
+        "made": [{"tool_name": "rm", "tool_args": {"path": "/"}}],
+    },
+    "a call in an attribute of a span": [
+        {"name": "chat", "attributes": {"gen_ai.prompt": "hi", "made": {"name": "rm", "args": {"path": "/"}}}}
+    ],
+    "a call in an event of a span without a name": [
+        {"name": "chat", "attributes": {"gen_ai.prompt": "hi"}, "events": [json.dumps(HIDDEN)]}
+    ],
+    "a call beside the value of an attribute": [
+        {
+            "name": "chat",
+            "attributes": [
+                {"key": "gen_ai.prompt", "value": {"stringValue": "hi"}, "made": json.dumps(HIDDEN)}
+            ],
+        }
+    ],
+    "a request of MCP whose method is no text": [
+        {"jsonrpc": "2.0", "id": 1, "method": ["tools/call"], "params": {"name": "rm", "arguments": {}}}
+    ],
+    "a call in the class of an object of LangChain": [
+        {"lc": 1, "type": "constructor", "id": [HIDDEN, "AIMessage"], "kwargs": {"content": "x"}}
+    ],
+    "text that repeats the key of the calls": json.dumps([ASKED, LOOKED])[:-2] + ', "tool_calls": []}]',
+    "a line that repeats a key": '{"role": "user", "content": "x"}\n'
+    + json.dumps(LOOKED)[:-1]
+    + ', "tool_calls": []}',
     "a chunk of AG-UI": [
         ASKED,
         LOOKED,
@@ -257,3 +308,42 @@ def test_a_literal_that_is_too_much_is_an_error_as_in_json(value: str) -> None:
 def test_a_duplicate_key_makes_arguments_unreadable() -> None:
     (call,) = normalize([{"speaker": "Agent (Action)", "text": "f({'path': '/tmp', 'path': '/'})"}]).calls
     assert call.malformed
+
+
+@pytest.mark.parametrize(
+    "text", ['{"path": "/tmp", "path": "/"}', '{"a": [{"b": 1, "c": 2, "b": 1}]}', '{"a": "\\u0022", "a": 1}']
+)
+def test_json_with_a_duplicate_key_is_unreadable_too(text: str) -> None:
+    message = {**LOOKED, "tool_calls": [{**LISTED, "function": {"name": "ls", "arguments": text}}]}
+    (call,) = normalize([ASKED, message]).calls
+    assert call.raw == text
+    last = [{"name": "ls", "arguments": json.loads(text)}]
+    for modes in (
+        ("strict", "exact"),
+        ("unordered", "exact"),
+        ("superset", "superset"),
+        ("subset", "subset"),
+    ):
+        evaluator = TrajectoryMatchEvaluator(mode=modes[0], tool_args_match_mode=modes[1])  # type: ignore[arg-type]
+        assert evaluator.evaluate(outputs=[ASKED, message], reference_outputs=last).score == 0.0
+        assert evaluator.evaluate(outputs=[ASKED, message], reference_outputs=[ASKED, message]).score == 1.0
+    turns = [{"speaker": "Agent (Action)", "text": f"ls({text})"}]
+    assert TrajectoryMatchEvaluator().evaluate(outputs=turns, reference_outputs=last).score == 0.0
+
+
+def test_escaped_quotes_repeat_no_key() -> None:
+    text = '{"a": "\\u0022\\u0022"}'
+    message = {**LOOKED, "tool_calls": [{**LISTED, "function": {"name": "ls", "arguments": text}}]}
+    reference = [{"name": "ls", "arguments": {"a": '""'}}]
+    assert TrajectoryMatchEvaluator().evaluate(outputs=[message], reference_outputs=reference).score == 1.0
+
+
+def test_runs_below_another_may_be_json_text() -> None:
+    run = {"name": "ls", "run_type": "tool", "inputs": {}, "outputs": {"output": "x"}}
+    parent = {"name": "agent", "run_type": "chain", "inputs": {}, "child_runs": json.dumps([run])}
+    assert [call.name for call in normalize(parent).calls] == ["ls"]
+
+
+@pytest.mark.parametrize("write", [json.dumps, repr])
+def test_a_document_may_be_text(write: Any) -> None:
+    assert normalize(write([ASKED, LOOKED])) == normalize([ASKED, LOOKED])

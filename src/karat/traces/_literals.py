@@ -13,12 +13,14 @@ from typing import Any
 
 import msgspec
 
+from karat.datasets.readers.json import repeated_key
 from karat.traces.steps import TraceError
 
 DEPTH = 64
 """The maximum nesting of lists and dicts in a literal."""
 
 _decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 _SPACE = re.compile(r"\s*")
 _NUMBER = re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])")
@@ -30,7 +32,7 @@ _CLOSING = {"[": "]", "(": ")"}
 
 
 def read_arguments(value: object) -> tuple[Any, str | None]:
-    """Return `(arguments, None)`, or `({}, text)` where the text is not JSON.
+    """Return `(arguments, None)`, or `({}, text)` where the text is not JSON or repeats a key.
 
     JSON that the parser cannot hold, because it is nested too deeply or has a number out of range, is a `TraceError`:
     as text it would never equal the same values written differently.
@@ -43,7 +45,17 @@ def read_arguments(value: object) -> tuple[Any, str | None]:
         raise unreadable(value, error) from error
     except ValueError:
         return ({}, None) if not value.strip() else ({}, value)
+    if repeats_key(value, decoded):
+        return {}, value
     return ({} if decoded is None else decoded), None
+
+
+def repeats_key(text: str, decoded: object) -> bool:
+    """Return whether an object in a JSON text has a key twice, of which `decoded` has only the last."""
+    if type(decoded) is not dict and type(decoded) is not list:
+        return False
+    # Without the repeated key there are fewer quotes. Escaped quotes in other spellings are rare.
+    return text.count('"') != _encode(decoded).count(b'"') and repeated_key(text) is not None
 
 
 def unreadable(text: str, error: Exception) -> TraceError:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from karat.traces._objects import plain
+from karat.traces._objects import decoded, plain
 from karat.traces.steps import Unused, rest
 
 DEPTH = 16
@@ -108,6 +108,7 @@ class Span(msgspec.Struct):
             if not key.startswith(_COLUMN)
         }
         events = [{"name": event.name, **event.fields, **event.beside} for event in self.events]
+        events += [part for part in _listed_events(self.value) if not _is_event(part)]
         return {
             **others,
             **({"attributes": self.attributes} if self.attributes else {}),
@@ -183,7 +184,7 @@ def _documents(
     value = plain(value)
     if isinstance(value, list):
         for position, item in enumerate(value):
-            item = plain(item)
+            item = decoded(item)
             if isinstance(item, dict):
                 yield from _documents(item, f"{where}[{position}]", level, around)
             else:
@@ -217,15 +218,14 @@ def _span(value: Any, where: str) -> Span | None:
     start = next(
         (value[k] for k in ("startTimeUnixNano", "start_time_unix_nano", "start_time") if value.get(k)), None
     )
-    events = value.get("events")
     name = value.get("name")
     return Span(
         name if isinstance(name, str) else "span",
         flat(attributes),
         [
             _event(event["name"], event, "name")
-            for event in map(plain, events if isinstance(events, (list, tuple)) else ())
-            if isinstance(event, dict) and isinstance(event.get("name"), str)
+            for event in map(plain, _listed_events(value))
+            if _is_event(event)
         ],
         _time(start),
         (code or value.get("status_code")) in (2, "ERROR", "STATUS_CODE_ERROR"),
@@ -233,6 +233,16 @@ def _span(value: Any, where: str) -> Span | None:
         where,
         value,
     )
+
+
+def _listed_events(span: dict[str, Any]) -> list[Any]:
+    events = plain(span.get("events"))
+    return events if isinstance(events, list) else [] if events is None else [events]
+
+
+def _is_event(event: Any) -> bool:
+    event = plain(event)
+    return isinstance(event, dict) and isinstance(event.get("name"), str)
 
 
 def _columns(row: dict[str, Any]) -> dict[str, Any]:
@@ -249,8 +259,9 @@ def _time(start: Any) -> Any:
 def _event(name: str, event: dict[str, Any], *used: str) -> Event:
     body = _typed(plain(event.get("body")))
     fields = body if isinstance(body, dict) else {} if body is None else {"content": body}
-    attributes = _attributes(event.get("attributes")) or {}
-    return Event(name, {**attributes, **fields}, rest(event, "attributes", "body", *used))
+    attributes = _attributes(event.get("attributes"))
+    used = used if attributes is None else ("attributes", *used)
+    return Event(name, {**(attributes or {}), **fields}, rest(event, "body", *used))
 
 
 def _record(item: Any) -> Event | None:
@@ -317,15 +328,18 @@ def _flatten(items: Iterable[tuple[Any, Any]], prefix: str, out: dict[str, Any],
 
 def _attributes(value: Any) -> dict[str, Any] | None:
     """Attributes from a dict, or from OTLP's list of keys and typed values."""
-    value = plain(value)
+    value = decoded(value)
     if isinstance(value, dict):
         return {str(key): part for key, part in value.items()}
     if not isinstance(value, list):
         return None
     out: dict[str, Any] = {}
-    for item in value:
+    for at, item in enumerate(value):
         if isinstance(item, dict) and isinstance(item.get("key"), str):
             out[item["key"]] = _typed(item.get("value"))
+            item = rest(item, "key", "value")
+        if item:
+            out[f"[{at}]"] = item
     return out
 
 
@@ -342,8 +356,8 @@ def _typed(value: Any) -> Any:
             if isinstance(inside, str) and inside.lstrip("-").isdecimal() and len(inside) < 40
             else inside
         )
-    if kind in ("arrayValue", "array_value") and isinstance(inside, dict):
+    if kind in ("arrayValue", "array_value") and isinstance(inside, dict) and inside.keys() <= {"values"}:
         return [_typed(part) for part in inside.get("values") or []]
-    if kind in ("kvlistValue", "kvlist_value") and isinstance(inside, dict):
+    if kind in ("kvlistValue", "kvlist_value") and isinstance(inside, dict) and inside.keys() <= {"values"}:
         return _attributes(inside.get("values") or [])
     return value

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from karat.traces._calls import read_call, result_step
+from karat.traces._literals import read_call as read_written_call
+from karat.traces._literals import read_calls as read_written_calls
 from karat.traces._literals import read_literal, read_loose_arguments
 from karat.traces.steps import Step, ToolCall, UnreadCall, Unused
 
@@ -45,13 +47,15 @@ _CALLING = "Calling tools:"
 _LATER_CALLING = re.compile(r"^Calling tools:\s*(?=\[)", re.MULTILINE)
 _MARKS = (_CALLING, "[", "{", "`", " ", "\n", "\t", "\r")
 _BRACKET = re.compile(r"\s*[\[{]")
-_BLOCK = re.compile(r"""["'](?:tool|function)""")
+_BLOCK = re.compile(r"""["'.](?:tool|function)""")
 """The key or the type of a call."""
-_UNTYPED = (
-    re.compile(r"""["']name["']"""),
-    re.compile(r"""["'](?:input|parameters|arguments|args)["']"""),
+_UNTYPED = tuple(
+    (re.compile(rf"""["']{one}["']"""), re.compile(rf"""["'](?:{other})["']"""))
+    for one, other in (("name", "input|parameters|arguments|args"), ("role", "content|parts"))
 )
-"""The keys of a block of the Claude Agent SDK, and of calls as models write them, which have no type."""
+"""The keys of a block of the Claude Agent SDK, of calls as models write them, which have no type, and of messages."""
+_PYTHON_CALL = re.compile(r"\s*\[\s*[^\W\d][\w.]*\(.*\)\s*\]\s*", re.DOTALL)
+"""How Llama writes a list of calls."""
 _TEMPLATES = re.compile(
     r"<(?:\w+:)?invoke name=|<function=[\w.-]+>|<\|python_tag\|>|\[TOOL_CALLS\]\s*[\[{\w]"
     r"|<[|｜]tool[_▁]calls?[_▁](?:section[_▁])?begin[|｜]>"
@@ -77,14 +81,28 @@ def _may_hold_action(text: str) -> bool:
 
 
 def _is_template(text: str) -> bool:
-    return ("<" in text or "[TOOL" in text) and _TEMPLATES.search(text) is not None
+    if ("<" in text or "[TOOL" in text) and _TEMPLATES.search(text) is not None:
+        return True
+    return "[" in text and _PYTHON_CALL.fullmatch(text) is not None and bool(read_written_calls(text))
 
 
 def may_be_blocks(text: str) -> bool:
     """Return whether a text may be a message's content blocks as JSON or Python, with a call among them."""
     if _BRACKET.match(text) is None:
         return False
-    return _BLOCK.search(text) is not None or all(key.search(text) for key in _UNTYPED)
+    return (
+        _BLOCK.search(text) is not None
+        or any(one.search(text) and other.search(text) for one, other in _UNTYPED)
+        or _PYTHON_CALL.fullmatch(text) is not None
+    )
+
+
+def is_written_call(value: object) -> bool:
+    """Return whether a value is text and nothing but a call with its arguments: `search({"q": 1})`, `search(q=1)`."""
+    if not isinstance(value, str) or not value.rstrip().endswith(")"):
+        return False
+    call = read_written_call(value)
+    return call is not None and call[2] is None
 
 
 def is_prose(text: str) -> bool:

@@ -3,6 +3,9 @@
 Every value of a trace ends up in a step's calls, in its content or extra fields, or among the unused parts. So what
 looks like a call outside the steps' calls was not read. It is accepted only where it repeats a call that was, as many
 frameworks write calls twice. Anything else is refused, because an evaluator would count it as absent.
+
+The document itself is searched too, except for the arguments and the results of the calls that were read: a reader that
+leaves out a part of it can lose no call.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from karat.traces._calls import APPROVAL, ARGUMENTS, IDS, NAMES, read_call
@@ -19,6 +23,7 @@ from karat.traces._text_calls import (
     NOT_AGENTS,
     awaits_observation,
     is_observation,
+    is_written_call,
     may_be_blocks,
     may_hold_calls,
     read_text,
@@ -161,24 +166,26 @@ _NO_CALL = re.compile(
     r"result|response$|responses$|output|return|execution|summary|definition|approval|choice"
 )
 """Kinds of parts that only belong to a call: `tool_call_response`, `function_call_output`."""
-_KINDS = (
-    "type",
-    "kind",
-    "part_kind",
-    "block_type",
-    "role",
-    "object",
-    "event",
-    "event_type",
-    "message_type",
-    "sessionUpdate",
-    "_type",
-    "@type",
+_KINDS = frozenset(
+    (
+        "type",
+        "kind",
+        "part_kind",
+        "block_type",
+        "role",
+        "object",
+        "event",
+        "event_type",
+        "message_type",
+        "sessionUpdate",
+        "_type",
+        "@type",
+    )
 )
 _SKIPPED = re.compile(
     r"(?:expected|reference|gold|groundtruth|target|available|reward|evaluation).*"
     r"|tools|functions|tooldefinitions?|toolschemas?|toolchoice|usage|.*usage|usagemetadata|tooluseresult|toolresults?"
-    r"|functionresponses?|jsonschema|inputschema|outputschema|.*config|.*configuration|.*settings"
+    r"|functionresponses?|artifact|jsonschema|inputschema|outputschema|.*config|.*configuration|.*settings"
 )
 """Keys whose values are no calls of the agent: definitions of tools, the expected calls, counts."""
 _METADATA = re.compile(r"(?:.*metadata|meta|tags|labels|annotations|environment|env|provenance)")
@@ -211,7 +218,7 @@ _ACTIONS = frozenset(
     )
 )
 """Keys that make an item in an unknown format look like a call."""
-_NESTED_ACTIONS = re.compile(r"actions?|commands?|toolname|functionname|.*invocationinput")
+_NESTED_ACTIONS = re.compile(r"speaker|actions?|commands?|toolname|functionname|.*invocationinput")
 """Keys that do so at any depth of the item."""
 _MESSAGE_ACTIONS = ("action", "actions", "command", "commands")
 """Fields of an agent's message that say what it did (SWE-agent), if the message lists no calls."""
@@ -219,6 +226,7 @@ _GIVEN = ("arguments", "args", "tool_input", "toolInput", "tool_args", "tool_kwa
 _KEYWORDS = frozenset((*NAMES, "kwargs", "id", "type"))
 """The fields of a call with keyword arguments; serialized objects and messages have others beside them."""
 _CALL_IDS = ("toolCallId", "toolUseId", "callID", "callId")
+_NAMED = frozenset((*NAMES, "function"))
 _NUMBERED = re.compile(r"tool_name_\d+")
 """The names of the tools in a trajectory of DSPy."""
 _UNTYPED = frozenset(("id", "name", "input", "cache_control", "caller"))
@@ -230,19 +238,38 @@ _WORDS = frozenset(("auto", "none", "required", "any", ""))
 """Values of `function_call` and `tool_choice` in a request, which name no tool."""
 
 
-def check_calls(steps: list[Step], unused: list[Unused]) -> None:
+def check_calls(steps: list[Step], unused: list[Unused], document: Any = None) -> None:
     """Raise a TraceError where a part that looks like a tool call is not one of the steps' calls and repeats none."""
     places = [place for place in _places(steps, unused) if place[0] is not None]
+    read: dict[int, Any] = {}
+    if isinstance(document, (dict, list, tuple)):
+        places.append((document, "the trace", False))
+        read = _read_parts(steps, unused)
     if not places:
         return
     known = _Known(call for step in steps for call in step.tool_calls)
     for value, where, item in places:
-        found = _find(value, known, where, item)
+        is_document = value is document
+        found = _find(value, known, where, item, read if is_document else {}, is_document)
         if found is not None:
             place, reason = found
             raise TraceError(
                 f"{place}: {reason}, and does not count as absent; {nearest_format(value)}, or register a format"
             )
+
+
+def _read_parts(steps: list[Step], unused: list[Unused]) -> dict[int, Any]:
+    """Return the values that were read and may look like calls, by identity: arguments, results, what was reviewed.
+
+    Readers often copy the outermost dict or list of them, so those directly inside count too.
+    """
+    values = [call.arguments for step in steps for call in step.tool_calls]
+    values += [step.tool_result.content for step in steps if step.tool_result is not None]
+    values += [part.value for part in unused if part.reviewed]
+    for value in tuple(values):
+        if isinstance(value, (dict, list)):
+            values.extend(value.values() if isinstance(value, dict) else value)
+    return {id(value): value for value in values if isinstance(value, (dict, list, tuple))}
 
 
 def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str, bool]]:
@@ -251,21 +278,25 @@ def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str,
         content, is_agent = step.content, step.role not in NOT_AGENTS
         if isinstance(content, str) and is_agent:
             if may_be_blocks(content):
-                yield _blocks_in(content), f"step {position + 1} ({step.role}), content as JSON text", False
+                blocks, place = (
+                    _blocks_in(content),
+                    f"step {position + 1} ({step.role}), content as JSON text",
+                )
+                yield blocks, place, False
+                yield from _written_calls(blocks, place, step)
             if may_hold_calls(content) and not _is_call_text(step):
                 following = steps[position + 1] if position + 1 < len(steps) else None
                 yield from _in_text(content, f"step {position + 1} ({step.role}), content", step, following)
         for at, call in enumerate(step.tool_calls):
             if call.extra:
-                others = {k: v for k, v in call.extra.items() if k not in _KINDS}
-                yield others, f"step {position + 1} ({step.role}), tool_calls[{at}]", False
+                others = _without_kinds(call.extra)
+                place = f"step {position + 1} ({step.role}), tool_calls[{at}]"
+                yield others, place, False
+                if is_agent:
+                    yield from _written_calls(others, place, step)
                 for key in ("function", "custom"):
                     if isinstance(plain(call.extra.get(key)), dict):
-                        yield (
-                            {"tool_calls": [{key: call.extra[key]}]},
-                            f"step {position + 1} ({step.role})",
-                            False,
-                        )
+                        yield {"tool_calls": [{key: call.extra[key]}]}, place, False
         if not step.extra and type(content) in (str, type(None)):
             continue
         where = f"step {position + 1} ({step.role})"
@@ -276,14 +307,11 @@ def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str,
                 yield from _written_calls(content, f"{where}, content", step)
         if step.extra:
             # The kind of a step with calls (`mcp_call`) is that of a call that was read.
-            yield (
-                {k: v for k, v in step.extra.items() if k not in _KINDS} if step.tool_calls else step.extra,
-                where,
-                False,
-            )
-            if is_agent and step.tool_result is None and not step.tool_calls:
-                others = {k: v for k, v in step.extra.items() if not _METADATA.fullmatch(_letters(k))}
-                yield from _written_calls(others, where)
+            yield (_without_kinds(step.extra) if step.tool_calls else step.extra), where, False
+            others = {k: v for k, v in step.extra.items() if not _is_metadata(_letters(k))}
+            is_said = is_agent and step.tool_result is None
+            yield from _written_calls(others, where, step, read=not is_said)
+            if is_said and not step.tool_calls:
                 for key in _MESSAGE_ACTIONS:
                     # The `actions` of ADK's events are an object of changes to the state.
                     if step.extra.get(key) and (isinstance(step.extra[key], (str, list)) or key == "action"):
@@ -293,6 +321,15 @@ def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str,
             if isinstance(part.value, (dict, list, tuple)):
                 yield part.value, part.where or "the trace", not part.harmless
             yield from _written_calls(part.value, part.where or "the trace", read=part.harmless)
+
+
+def _without_kinds(extra: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields beside a call that was read, without those that say what kind of a call it is."""
+    return {
+        key: value
+        for key, value in extra.items()
+        if key not in _KINDS or not isinstance(value, str) or value.lstrip().startswith(("{", "["))
+    }
 
 
 def _is_call_text(step: Step) -> bool:
@@ -336,14 +373,15 @@ def _untyped_blocks(content: Any, where: str) -> Iterator[tuple[Any, str, bool]]
 
     They have the id and the name of a call, and no type or an unknown one, or a type that ends like that of a call.
     """
-    for at, block in enumerate(content if isinstance(content, list) else ()):
+    for at, block in enumerate(content if isinstance(content, list) else [content]):
+        if isinstance(block, (list, tuple)):
+            yield {"tool_calls": [{"content": block}]}, f"{where}[{at}]", False
         if not isinstance(block, dict):
             continue
-        given = any(key in block for key in ARGUMENTS)
-        if (
-            isinstance(block.get("name"), str)
-            and (given or (block.get("id") is not None and not isinstance(block.get("type"), str)))
-        ) or str(block.get("type")).endswith("_call"):
+        # Two of three: the name of a tool, its arguments, and an id in a block without a type.
+        signs = isinstance(block.get("name"), str) + any(key in block for key in ARGUMENTS)
+        signs += block.get("id") is not None and not isinstance(block.get("type"), str)
+        if signs > 1 or str(block.get("type")).endswith("_call"):
             yield {"tool_calls": [block]}, f"{where}[{at}]", False
         elif not isinstance(block.get("text"), str):
             yield block, f"{where}[{at}]", True
@@ -374,13 +412,15 @@ def _written_calls(
             stack.extend(
                 part
                 for key, part in value.items()
-                if isinstance(part, _SEARCHED) and not _SKIPPED.fullmatch(_letters(key))
+                if isinstance(part, _SEARCHED) and not _is_skipped(_letters(key))
             )
         elif isinstance(value, (list, tuple)):
             stack.extend(part for part in value if isinstance(part, _SEARCHED))
         elif isinstance(value, str):
             if may_be_blocks(value):
-                yield _blocks_in(value), f"{where}, JSON text", False
+                blocks = _blocks_in(value)
+                yield blocks, f"{where}, JSON text", False
+                stack.append(blocks)
             elif not read and may_hold_calls(value):
                 yield from _in_text(value, f"{where}, text", step, None)
 
@@ -419,29 +459,39 @@ def _says_the_same(call: ToolCall, other: ToolCall) -> bool:
     return bool(call.arguments == other.arguments) or (call.arguments == {} and other.raw is not None)
 
 
-def _find(value: Any, known: _Known, where: str, item: bool) -> tuple[str, str] | None:
-    """Return place and reason of the first call in a value that is not known."""
+def _find(
+    value: Any, known: _Known, where: str, item: bool, seen: dict[int, Any], named: bool
+) -> tuple[str, str] | None:
+    """Return place and reason of the first call in a value that is not known; what was `seen` is not searched.
+
+    `named`: only of calls with a name. The readers have checked the others, and what else a document calls a call.
+    """
     stack = [(value, where, False)]
-    seen: set[int] = set()
     while stack:
         value, where, described = stack.pop()
         if not isinstance(value, (dict, list, tuple)) or id(value) in seen:
             continue
-        seen.add(id(value))
+        seen[id(value)] = value  # keeps it alive: another one could get its identity
         if not isinstance(value, dict):
             stack.extend(
                 (part, f"{where}[{at}]", described) for at, part in enumerate(value) if type(part) is not str
             )
             continue
         value = _unflattened(value)
-        reason = _call_like(value, known, described) or (_action_like(value, known) if item else None)
+        reason = _call_like(value, known, described, named) or (_action_like(value, known) if item else None)
         item = False
         if reason is not None:
             return where, reason
+        given = _arguments_key(value)
+        # What is inside the function of a call that was read by its id is not another call.
+        has_id = isinstance(value.get("id"), str) and value["id"] in known.ids
         for key, part in value.items():
+            if key == given:
+                continue
             if isinstance(part, (str, int, float, type(None))):
                 if (
                     isinstance(part, str)
+                    and not named
                     and part not in _WORDS
                     and _is_call_key(key)
                     and not _repeated(part, known)
@@ -449,26 +499,37 @@ def _find(value: Any, known: _Known, where: str, item: bool) -> tuple[str, str] 
                     return f"{where}.{key}", f"{key!r} is text and not a tool call"
                 continue
             letters = _letters(key)
-            if _SKIPPED.fullmatch(letters):
+            if _is_skipped(letters):
                 continue
             place = f"{where}.{key}"
             if _is_call_key(key):
-                unread = _unread_in(part, known)
+                unread = _unread_in(part, known, named)
                 if unread is not None:
                     return place, unread
-            else:
-                stack.append((part, place, described or _METADATA.fullmatch(letters) is not None))
+            is_described = described or (key == "function" and has_id) or _is_metadata(letters)
+            stack.append((part, place, is_described))
     return None
 
 
-def _call_like(value: dict[Any, Any], known: _Known, described: bool) -> str | None:
+def _arguments_key(value: dict[Any, Any]) -> str | None:
+    """Return the key of the arguments of a dict that is a call: they may look like calls and are not."""
+    if not any(isinstance(value[key], str) for key in _NAMED & value.keys()):
+        return None
+    is_call = any(_is_call_kind(value[key]) for key in _kinds_of(value))
+    return next((key for key in (ARGUMENTS if is_call else _GIVEN) if key in value), None)
+
+
+def _kinds_of(value: dict[Any, Any]) -> list[str]:
+    return [key for key in _KINDS & value.keys() if isinstance(value[key], str)]
+
+
+def _call_like(value: dict[Any, Any], known: _Known, described: bool, named: bool) -> str | None:
     """Return why a dict is an unread tool call; None if it is not a call or was already read.
 
     Metadata may describe a program, a hook or a container by `{name, args}`. There a dict is a call only if its kind
     or its key marks it as one.
     """
-    kinds = [value[key] for key in _KINDS if isinstance(value.get(key), str)]
-    kind = next((each for each in kinds if _is_call_kind(each)), None)
+    kind: str | None = next((value[key] for key in _kinds_of(value) if _is_call_kind(value[key])), None)
     if _letters(value.get("method", "")) == "toolscall":
         return _unread_request(value, known)
     if kind is None and str(value.get("type")).startswith("tool-") and ("input" in value or "args" in value):
@@ -499,12 +560,12 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool) -> str | N
     if kind is None:
         return None
     call = _extract(value)
-    if call is not None and call in known:
+    if (call is None and named) or (call is not None and call in known):
         return None
     if call is None and any(str(value.get(key)) in known.ids for key in IDS if value.get(key) is not None):
         return None
-    named = f" of {call.name[:60]!r}" if call is not None else ""
-    return f"a tool call{named} ({kind[:60]}) that is in no known format"
+    whose = f" of {call.name[:60]!r}" if call is not None else ""
+    return f"a tool call{whose} ({kind[:60]}) that is in no known format"
 
 
 def _unread_request(value: dict[Any, Any], known: _Known) -> str | None:
@@ -517,8 +578,8 @@ def _unread_request(value: dict[Any, Any], known: _Known) -> str | None:
     return f"a tool call{named} (the request {str(value['method'])[:60]!r}) that is in no known format"
 
 
-def _unread_in(part: Any, known: _Known) -> str | None:
-    """Return why the value of a call-like key is not a list of known calls."""
+def _unread_in(part: Any, known: _Known, named: bool = False) -> str | None:
+    """Return why the value of a call-like key is not a list of known calls; `named`: only of calls with a name."""
     part = plain(part)
     if part == [] or part == {} or part == ():
         return None
@@ -527,6 +588,8 @@ def _unread_in(part: Any, known: _Known) -> str | None:
         if each is None or each in ("", [], {}):
             continue
         call = _extract(each) if isinstance(each, dict) else None
+        if call is None and named:
+            continue
         if (
             call is None
             and isinstance(each, dict)
@@ -534,10 +597,10 @@ def _unread_in(part: Any, known: _Known) -> str | None:
         ):
             continue
         if call is None or call not in known:
-            named = (
+            whose = (
                 f"of {call.name[:60]!r} that is in no known format" if call is not None else "without a name"
             )
-            return f"a tool call {named}"
+            return f"a tool call {whose}"
     return None
 
 
@@ -579,13 +642,14 @@ def _action_like(value: dict[Any, Any], known: _Known) -> str | None:
         if isinstance(part, dict):
             key = next(
                 (each for each in part if part[each] and _NESTED_ACTIONS.fullmatch(_letters(each))), None
-            )
+            ) or next((each for each in part if is_written_call(part[each])), None)
             stack.extend(
                 inner
                 for each, inner in part.items()
                 if isinstance(inner, _NESTED) and not _is_described(_letters(each))
             )
         else:
+            key = next((each for each in part if is_written_call(each)), None)
             stack.extend(inner for inner in part if isinstance(inner, _NESTED))
     return None if key is None else f"an item in an unknown format with {str(key)[:40]!r}"
 
@@ -594,16 +658,28 @@ _NESTED = (dict, list, tuple)
 
 
 def _is_described(letters: str) -> bool:
-    return _SKIPPED.fullmatch(letters) is not None or _METADATA.fullmatch(letters) is not None
+    return _is_skipped(letters) or _is_metadata(letters)
 
 
+@lru_cache(maxsize=4096)
+def _is_skipped(letters: str) -> bool:
+    return _SKIPPED.fullmatch(letters) is not None
+
+
+@lru_cache(maxsize=4096)
+def _is_metadata(letters: str) -> bool:
+    return _METADATA.fullmatch(letters) is not None
+
+
+@lru_cache(maxsize=4096)
 def _is_call_key(key: Any) -> bool:
     letters = _letters(key)
     if letters in _OTHER_KEYS:
         return True
-    return _KEY.fullmatch(letters) is not None and _SKIPPED.fullmatch(letters) is None
+    return _KEY.fullmatch(letters) is not None and not _is_skipped(letters)
 
 
+@lru_cache(maxsize=4096)
 def _is_call_kind(kind: str) -> bool:
     letters = _letters(kind[:80])
     if _BUILTIN.fullmatch(letters) is not None:
@@ -611,14 +687,15 @@ def _is_call_kind(kind: str) -> bool:
     return _KIND.search(letters) is not None and _NO_CALL.search(letters) is None
 
 
+@lru_cache(maxsize=4096)
 def _letters(key: Any) -> str:
     return _NOT_LETTERS.sub("", str(key)[:80].lower())
 
 
 def _unflattened(value: dict[Any, Any]) -> dict[Any, Any]:
-    """Return flat attributes (`ai.toolCall.name`) as nested dicts if any attribute may be part of a call."""
+    """Return flat attributes (`ai.toolCall.name`) as nested dicts."""
     flat = [key for key in value if isinstance(key, str) and "." in key]
-    if not any(_is_call_key(part) for key in flat for part in key.split(".")):
+    if not flat:
         return value
     nested: dict[Any, Any] = {key: part for key, part in value.items() if key not in flat}
     for key in flat:
@@ -626,16 +703,20 @@ def _unflattened(value: dict[Any, Any]) -> dict[Any, Any]:
         *path, last = key.split(".")
         for part in path:
             inner = place.get(part)
-            if not isinstance(inner, dict):
-                inner = place[part] = {} if inner is None else {"": inner}
+            if not isinstance(inner, _Branch):
+                inner = place[part] = _Branch() if inner is None else _Branch({"": inner})
             place = inner
         place[last] = value[key]
     return {key: _listed(part) for key, part in nested.items()}
 
 
+class _Branch(dict[str, Any]):
+    """A dict made of flat attributes, unlike those that are their values."""
+
+
 def _listed(tree: Any) -> Any:
-    if not isinstance(tree, dict):
+    if not isinstance(tree, _Branch):
         return tree
-    if tree and all(isinstance(key, str) and key.isdecimal() and len(key) < 10 for key in tree):
+    if tree and all(key.isdecimal() and len(key) < 10 for key in tree):
         return [_listed(tree[key]) for key in sorted(tree, key=int)]
     return {key: _listed(value) for key, value in tree.items()}

@@ -16,9 +16,9 @@ import msgspec
 from karat.errors import RequestError
 from karat.records import JSON
 from karat.registry import load_plugins
-from karat.traces._literals import unreadable
+from karat.traces._literals import read_literal, repeats_key, unreadable
 from karat.traces._objects import plain
-from karat.traces._text_calls import may_hold_calls, read_text
+from karat.traces._text_calls import is_written_call, may_hold_calls, read_text
 from karat.traces._unread_calls import check_calls, nearest_format
 from karat.traces.steps import (
     Step,
@@ -173,7 +173,8 @@ def normalize(value: object) -> Trajectory:
                 raise TraceError(f"step {len(steps) + 1} cannot be read: {place}{part.reason}")
             else:
                 unused.append(part)
-        check_calls(steps, unused)
+        # A registered format decides what is a call.
+        check_calls(steps, unused, None if _registered else value)
     except TraceError:
         raise
     except RecursionError as error:
@@ -229,6 +230,8 @@ def read_items(items: Iterable[Any], depth: int = 0) -> Iterator[Step | Unused]:
     for position, item in enumerate(items):
         if isinstance(item, Step):
             yield item
+        elif is_written_call(item):
+            yield UnreadCall(f"[{position}]", "a call that is written as text", item)
         else:
             yield from placed(read(item, depth + 1), f"[{position}]")
 
@@ -264,24 +267,39 @@ def _read_text(value: str | bytes, depth: int) -> Iterator[Step | Unused]:
 
 
 def _decode(text: str) -> Any:
-    """Return the JSON document, or the list of JSON lines, in a text; None where it is only text."""
+    """Return the JSON or Python document, or the list of JSON lines, in a text; None where it is only text."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
-        return msgspec.json.decode(text)
+        return _unique(text)
     except (RecursionError, msgspec.ValidationError) as error:
         raise unreadable(text, error) from error
     except ValueError:
         pass
     lines = [line for line in text.splitlines() if line.strip()]
-    if len(lines) < 2:
-        return None
     try:
-        return [msgspec.json.decode(line) for line in lines]
+        # Where they are no lines of JSON, they may be what Python prints.
+        return [_unique(line) for line in lines] if len(lines) > 1 else _literal(text)
     except (RecursionError, msgspec.ValidationError) as error:
         raise unreadable(text, error) from error
     except ValueError:
+        return _literal(text)
+
+
+def _unique(text: str) -> Any:
+    value = msgspec.json.decode(text)
+    if repeats_key(text, value):
+        raise TraceError(f"the JSON text of the trace repeats a key: {text[:60]!r}…")
+    return value
+
+
+def _literal(text: str) -> Any:
+    """Return the dict, or the list with dicts, that a text is as Python; None where it is neither."""
+    try:
+        value = read_literal(text)
+    except ValueError:
         return None
+    return value if isinstance(value, dict) or any(isinstance(each, dict) for each in value) else None
 
 
 def _read_envelope(value: dict[str, Any], depth: int) -> Iterator[Step | Unused]:

@@ -171,7 +171,7 @@ class Calls(msgspec.Struct, eq=False, gc=False):
                 pass
             else:
                 lines.pop()
-                if b"null" not in lines:
+                if b"null" not in lines and _have_all_quotes(given, lines):
                     return lines
         elif set(map(type, given)) == {dict}:
             keys = _object_keys(given, encoded(given))
@@ -194,12 +194,21 @@ def _objects(given: list[Any]) -> list[Any] | None:
     if given and type(given[0]) is str:
         try:
             values = list(map(_decode_plain, given))
+            lines = _encode_lines(values).split(b"\n")
         except (TypeError, ValueError, RecursionError):
+            return None
+        lines.pop()
+        if not _have_all_quotes(given, lines):
             return None
     for value in values:
         if type(value) is not dict:
             return None
     return values or None
+
+
+def _have_all_quotes(texts: list[str], lines: list[bytes]) -> bool:
+    """Return whether texts have as many quotes as their values written again; not so where a text repeats a key."""
+    return [text.count('"') for text in texts] == [line.count(b'"') for line in lines]
 
 
 def _object_keys(values: list[Any], written: bytes | None) -> list[bytes] | None:

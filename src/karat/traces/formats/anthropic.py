@@ -52,10 +52,12 @@ def fast_blocks(role: str, content: object, names: list[str], arguments: list[An
         if kind not in _FAST_KEYS or not block.keys() <= _FAST_KEYS[kind]:
             return False  # a field out of the ordinary, which may be a call
         if kind == "tool_use" and role == "assistant":
+            if type(block["id"]) is not str:
+                return False
             names.append(block["name"])
             arguments.append(block["input"])
         elif kind == "tool_result":
-            if type(block["tool_use_id"]) is not str:
+            if type(block["tool_use_id"]) is not str or type(block.get("is_error", False)) is not bool:
                 return False
         elif kind == "tool_use" or not is_prose(block["text"]):
             return False

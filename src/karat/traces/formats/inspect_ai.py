@@ -12,6 +12,21 @@ from karat.traces.steps import Step, TraceError, UnreadCall, Unused, rest
 
 name = "inspect_ai"
 
+_FIELDS = frozenset(
+    str.split("""
+id epoch input choices target sandbox files setup output scores metadata store events timelines model_usage
+role_usage started_at completed_at total_time working_time uuid invalidation error error_retries attachments
+events_data limit
+""")
+)
+"""The fields of a sample beside its messages: they repeat messages, or are no part of the conversation."""
+_LOG_FIELDS = frozenset(
+    str.split("""
+version status eval plan results stats error invalidated reductions location etag log_updates
+""")
+)
+"""The fields of a log beside its samples."""
+
 
 def detect(value: object) -> bool:
     """A sample, or a log of samples."""
@@ -29,13 +44,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
                 f"an Inspect log with {len(samples)} samples is not one trajectory: give one of log['samples']"
             )
         yield from placed(read_any(samples[0]), "samples[0]")
-        yield Unused(
-            "",
-            "the fields of the log beside its sample",
-            rest(value, "samples"),
-            harmless=True,
-            reviewed=True,
-        )
+        yield from _beside(value, "samples", _LOG_FIELDS, is_read=True)
         return
     ids: set[str | None] = set()
     is_read = False
@@ -45,14 +54,15 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
             ids.update(call.id for call in part.tool_calls)
         yield part
     yield from _unlisted(value.get("events"), ids)
-    # Input and output repeat messages; other events, scores and the store are no part of the conversation.
-    yield Unused(
-        "",
-        "the fields of the sample beside its messages",
-        rest(value, "messages"),
-        harmless=True,
-        reviewed=is_read,
-    )
+    yield from _beside(value, "messages", _FIELDS, is_read)
+
+
+def _beside(value: dict[str, Any], key: str, known: frozenset[str], is_read: bool) -> Iterator[Unused]:
+    unknown = rest(value, key, *known)
+    reason = f"the fields beside {key!r}"
+    yield Unused("", reason, rest(value, key, *unknown), harmless=True, reviewed=is_read)
+    if unknown:
+        yield Unused("", reason, unknown, harmless=True)
 
 
 def _unlisted(events: Any, ids: set[str | None]) -> Iterator[Unused]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -155,9 +155,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
     kind = value.get("type")
     if kind == "constructor" and isinstance(value.get("kwargs"), dict):
         path = value.get("id")
-        named = (
-            _CLASSES.get(path[-1]) if isinstance(path, list) and path and isinstance(path[-1], str) else None
-        )
+        named = _CLASSES.get(path[-1]) if is_path(path) else None
         others = rest(value, "kwargs", "type", "id", "lc", "name")
         return {**others, **value["kwargs"], "type": named} if named else None
     if not isinstance(kind, str) or kind not in _ROLES:
@@ -166,6 +164,15 @@ def _fields(value: Any) -> dict[str, Any] | None:
     if isinstance(data, dict) and "content" in data:
         return {**rest(value, "data"), **data, "type": kind}
     return value if "content" in value and (kind == "chat" or "role" not in value) else None
+
+
+def is_path(value: object) -> TypeGuard[list[str]]:
+    """Return whether a value is the path of a class, as serialized objects have it for an id."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(p, str) and p.isidentifier() for p in value)
+    )
 
 
 def _tool_step(fields: dict[str, Any], content: Any, extra: dict[str, Any]) -> Step:

@@ -8,6 +8,7 @@ from typing import Any
 from karat.traces._objects import plain
 from karat.traces._tool_runs import tool_run
 from karat.traces.detection import placed
+from karat.traces.formats.langchain import is_path
 from karat.traces.steps import Step, ToolResult, UnreadCall, Unused, rest
 
 name = "langchain_agents"
@@ -75,8 +76,7 @@ def _action(value: Any) -> dict[str, Any] | None:
         return None
     if value.get("type") in _KINDS:
         path, fields = value.get("id"), plain(value.get("kwargs"))
-        named = isinstance(path, list) and bool(path) and path[-1] in _CLASSES
-        if not named or not isinstance(fields, dict):
+        if not is_path(path) or path[-1] not in _CLASSES or not isinstance(fields, dict):
             return None
         return {**rest(value, "kwargs", "type", "id", "lc", "name"), **fields}
     if value.get("type") in _CLASSES or value.keys() >= {"tool", "tool_input", "log"}:

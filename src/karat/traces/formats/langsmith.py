@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._objects import plain
+from karat.traces._objects import decoded, plain
 from karat.traces._observations import Observation, combine, messages
 from karat.traces._tool_runs import check_name, message_of, tool_run
 from karat.traces.detection import SYSTEM
@@ -85,8 +85,8 @@ def _flat(run: Any, where: str) -> Iterator[tuple[Any, str]]:
     while stack:
         run, where = stack.pop()
         yield run, where
-        children = run.get("child_runs") if isinstance(run, dict) else None
-        if isinstance(children, (list, tuple)):
+        children = decoded(run.get("child_runs")) if isinstance(run, dict) else None
+        if isinstance(children, list):
             below = [(plain(child), f"{where}.child_runs[{i}]") for i, child in enumerate(children)]
             stack.extend(reversed(below))
 
@@ -108,7 +108,7 @@ def _observe(run: dict[str, Any], where: str) -> Observation:
             call=ran.call,
             result=ran.result,
             value=run,
-            beside={**rest(run, *_HELD), **beside_answer, **ran.beside},
+            beside={**_beside(run), **beside_answer, **ran.beside},
         )
     generated, beside_generated = _generated(outputs)
     given, beside_given = _unwrapped(inputs, ("messages", "prompts", "input"))
@@ -124,8 +124,13 @@ def _observe(run: dict[str, Any], where: str) -> Observation:
         input=[*system, *messages(given, "user")],
         output=messages(output, "assistant"),
         value=rest(run, "child_runs"),
-        beside={**rest(run, *_HELD), **{key: part for key, part in beside.items() if part}},
+        beside={**_beside(run), **{key: part for key, part in beside.items() if part}},
     )
+
+
+def _beside(run: dict[str, Any]) -> dict[str, Any]:
+    held = _HELD if isinstance(decoded(run.get("child_runs")), list) else _HELD[1:]
+    return rest(run, *held)
 
 
 def _unwrapped(value: Any, keys: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:

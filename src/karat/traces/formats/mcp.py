@@ -33,6 +33,9 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         else:
             yield Step("assistant", tool_calls=[call], extra=rest(value, "jsonrpc", "id", "method", "params"))
         return
+    if not isinstance(value.get("method", ""), str):
+        yield UnreadCall("method", "a request whose method is not text", value)
+        return
     result = plain(value.get("result"))
     if isinstance(result, dict) and isinstance(plain(result.get("content")), list):
         extra = {**rest(result, "content", "isError"), **rest(value, "jsonrpc", "id", "result")}

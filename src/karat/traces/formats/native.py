@@ -19,6 +19,7 @@ name = "karat"
 
 _STEP = {"role", "content", "tool_calls", "tool_result"}
 _FAST_KEYS = frozenset(("name", "arguments", "id"))
+_IDS = frozenset((str, int, type(None)))
 
 
 def detect(value: object) -> bool:
@@ -59,7 +60,8 @@ def read(value: JSON) -> Iterator[Step | Unused]:
 
 def fast_calls(items: list[Any]) -> tuple[list[str], list[Any]] | None:
     """Return names and arguments of a list of bare calls; None where it is not one."""
-    if not set().union(*items) <= _FAST_KEYS:
+    keys = set().union(*items)
+    if not keys <= _FAST_KEYS or ("id" in keys and not {type(item.get("id")) for item in items} <= _IDS):
         return None
     return [item["name"] for item in items], [item["arguments"] for item in items]
 

@@ -24,6 +24,7 @@ _FAST_KEYS = _PLAIN_KEYS | {"tool_calls"}
 _TEXT_KEYS = ("name", "refusal", "tool_call_id")
 _FAST_CALL = frozenset(("id", "type", "index", "function"))
 _FAST_BARE = frozenset(("id", "type", "index", "name", "args", "arguments"))
+_SCALARS = (str, int, type(None))
 
 
 def detect(value: object) -> bool:
@@ -83,12 +84,18 @@ def fast_calls(messages: list[Any]) -> tuple[list[str], list[Any]] | None:
             for call in calls:
                 # The number of keys tells most calls without another key, which may hold a call.
                 if "function" in call:
-                    if len(call) > 3 and not call.keys() <= _FAST_CALL:
+                    if (
+                        len(call) != 3 or type(call["id"]) is not str or type(call["type"]) is not str
+                    ) and not _is_plain_call(call, _FAST_CALL):
                         return None
                     call = call["function"]
+                    if len(call) > 2:
+                        return None
                     names.append(call["name"])
                     arguments.append(call["arguments"])
-                elif "raw" in call or "custom" in call or (len(call) > 4 and not call.keys() <= _FAST_BARE):
+                elif (
+                    len(call) != 4 or type(call["id"]) is not str or type(call["type"]) is not str
+                ) and not _is_plain_call(call, _FAST_BARE):
                     return None
                 else:
                     names.append(call["name"])
@@ -101,6 +108,13 @@ def _is_plain(message: dict[str, Any], keys: frozenset[str]) -> bool:
     return message.keys() <= keys and all(
         part is None or type(part) is str or part == [] or key in ("content", "tool_calls")
         for key, part in message.items()
+    )
+
+
+def _is_plain_call(call: dict[str, Any], keys: frozenset[str]) -> bool:
+    """Return whether a call has no other fields, and only its function or its arguments hold an object."""
+    return call.keys() <= keys and all(
+        type(part) in _SCALARS or key in ("function", "args", "arguments") for key, part in call.items()
     )
 
 

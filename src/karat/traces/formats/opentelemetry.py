@@ -43,7 +43,9 @@ def read(value: JSON) -> Iterator[Step | Unused]:
 def observe(span: Span) -> Observation:
     """Read a span as a model call, a tool execution or a plain group."""
     for event in span.take_events(_DETAILS):
-        span.attributes = {**flat(event.fields), **flat(event.beside), **span.attributes}
+        details = {**flat(event.fields), **flat(event.beside)}
+        other = {key: part for key, part in details.items() if span.attributes.get(key, part) != part}
+        span.attributes = {**details, **span.attributes, **({_DETAILS: other} if other else {})}
     if f"{langfuse.SPAN}type" in span.attributes:
         return langfuse.of_span(span)
     operation = span.attributes.get("gen_ai.operation.name")

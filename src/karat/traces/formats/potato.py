@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from karat.traces._literals import read_call
+from karat.traces._literals import read_call, repeats_key
 from karat.traces._objects import plain
 from karat.traces._text_calls import is_prose
 from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, rest
@@ -63,8 +63,11 @@ def fast_calls(turns: list[Any]) -> tuple[list[str], list[Any]] | None:
             action = _ACTION.fullmatch(text)
             if action is None:
                 return None
+            given = _decode(action[2])
+            if repeats_key(action[2], given):
+                return None
             names.append(action[1])
-            arguments.append(_decode(action[2]))
+            arguments.append(given)
         elif type(text) is not str:
             return None
         elif role == "assistant":

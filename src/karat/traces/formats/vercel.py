@@ -8,7 +8,6 @@ from typing import Any
 from karat.traces._calls import Found, named_call, read_parts, result_step
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
-from karat.traces._text_calls import may_be_blocks
 from karat.traces.detection import placed
 from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
 
@@ -78,7 +77,9 @@ def _read_message(value: dict[str, Any]) -> Iterator[Step | Unused]:
             yield Unused("", "fields that repeat the parts", beside, harmless=True)
         return
     content = value.get("content")
-    extra = rest(value, "role", "content", "parts", "toolInvocations")
+    extra = rest(value, "role", "content", "toolInvocations")
+    if isinstance(extra.get("parts"), (list, tuple)):
+        del extra["parts"]  # it is empty
     parts = (
         [*content]
         if isinstance(content, (list, tuple))
@@ -106,9 +107,6 @@ def _read_step(value: Any) -> Iterator[Step | Unused]:
         repeated = {key: value[key] for key in used[1:] if value.get(key)}
         if repeated:
             yield Unused("", "fields that repeat the content", repeated, harmless=True)
-        return
-    if isinstance(content, str) and may_be_blocks(content):
-        yield UnreadCall("content", "content is text and not a list of parts", content)
         return
     text, calls, results = value.get("text"), value.get("toolCalls"), value.get("toolResults")
     for key, given in (("toolCalls", calls), ("toolResults", results)):

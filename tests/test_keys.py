@@ -412,7 +412,7 @@ def test_case_new_makes_the_next_replicate():
 
 
 def test_case_code_changed_and_unfinished_is_refused():
-    with pytest.raises(CodeChanged, match="--accept-code-change"):
+    with pytest.raises(CodeChanged, match="accept_code_change=True"):
         decide(wanted(code="code 2"), [UNFINISHED])
 
 

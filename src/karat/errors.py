@@ -1,6 +1,8 @@
 """Exception types, and the texts that error messages share: near names, articles, the place of an error.
 
-A message has the problem, the place and the fix, in one sentence. `exit_code` is the exit code of the command line.
+A message has the problem, the place and the fix, in one sentence. The fix is in the words of the caller: `option` and
+`wording` write `--new` for the command line and `new=True` for Python. `exit_code` is the exit code of the command
+line.
 """
 
 from __future__ import annotations
@@ -8,7 +10,8 @@ from __future__ import annotations
 import difflib
 import functools
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -120,6 +123,45 @@ class Aborted(KaratError):
     """An item failed and `abort_on_error` is set."""
 
     exit_code = 1
+
+
+_for_command_line = False
+
+
+@contextmanager
+def for_command_line() -> Iterator[None]:
+    """Write the messages made in this block for a person at the command line, not for a caller in Python.
+
+    Process-wide, because a stage makes its messages in other threads too.
+    """
+    global _for_command_line
+    before, _for_command_line = _for_command_line, True
+    try:
+        yield
+    finally:
+        _for_command_line = before
+
+
+def wording(command_line: str, python: str) -> str:
+    """The text for the command line or that for Python, whichever called."""
+    return command_line if _for_command_line else python
+
+
+def option(name: str, value: str | int | bool | None = None) -> str:
+    """An option in a message: `--limit N` for the command line, `limit=N` for Python; `--new` and `new=True`.
+
+    A value in capitals stands for one that the caller chooses. Without a value, the option is only named.
+    """
+    flag = f"--{name.replace('_', '-')}"
+    if value is None or value is True:
+        return wording(flag, name if value is None else f"{name}=True")
+    chosen = isinstance(value, str) and value.isupper()
+    return wording(f"{flag} {value}", f"{name}={value if chosen else repr(value)}")
+
+
+def wait_or_new() -> str:
+    """What to do while another process holds a run or an evaluation."""
+    return f"{option('wait', True)} or {option('new', True)}"
 
 
 def refuse_nul(path: object) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from karat.errors import CodeChanged, StoreBusy, UnsupportedType
+from karat.errors import CodeChanged, StoreBusy, UnsupportedType, option, wait_or_new
 from karat.serialization import canonical, to_json_value
 
 __all__ = [
@@ -510,8 +510,11 @@ class Decision(msgspec.Struct, frozen=True):
 def _returned(what: str, failed: int, total: int) -> str:
     """The notice for a finished run or evaluation that is returned, with the command for its failed items."""
     if not failed:
-        return f"{what} is already finished: use --new for another"
-    return f"{what} is finished, {failed:,} of {total:,} failed: use --retry-failed to retry them, or --new for another"
+        return f"{what} is already finished: use {option('new', True)} for another"
+    return (
+        f"{what} is finished, {failed:,} of {total:,} failed: use {option('retry_failed', True)} to retry them,"
+        f" or {option('new', True)} for another"
+    )
 
 
 def _recency(previous: Previous) -> tuple[int, float]:
@@ -526,13 +529,13 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
     newest = max(previous, key=_recency)
     create = Decision("create", replicate=newest.replicate + 1)
     if wanted.new:
-        return msgspec.structs.replace(create, why=f"--new: replicate {create.replicate}")
+        return msgspec.structs.replace(create, why=f"{option('new', True)}: replicate {create.replicate}")
     # Code that was changed and changed back has its own run, behind those that other code made since.
     same = [each for each in previous if each.has_code(wanted.code)]
     last = max(same, key=_recency) if same else newest
     if last.holder is not None:
         raise StoreBusy(
-            f"{what} {last.id} is held by {last.holder.who} since {last.holder.since}: --wait or --new"
+            f"{what} {last.id} is held by {last.holder.who} since {last.holder.since}: {wait_or_new()}"
         )
     if wanted.code is None or last.code is None:
         return msgspec.structs.replace(
@@ -545,14 +548,14 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
         if changed and not wanted.accept_code_change:
             # The same replicate: what other code asks of models in the same words was answered before.
             why = f"the code changed since {what} {last.id}"
-            why += ", which --accept-code-change would return" if what == "run" else ""
+            why += f", which {option('accept_code_change', True)} would return" if what == "run" else ""
             return Decision("create", None, last.replicate, why)
         about = f"{what} {last.id}, made with other code," if changed else f"{what} {last.id}"
         return Decision("return", last.id, last.replicate, _returned(about, last.failed, last.total))
     if changed and not wanted.accept_code_change:
         raise CodeChanged(
-            f"{what} {last.id} was started with different code: use --accept-code-change"
-            " to continue it (recorded with each output), or --new for another"
+            f"{what} {last.id} was started with different code: use {option('accept_code_change', True)}"
+            f" to continue it (recorded with each output), or {option('new', True)} for another"
         )
     if last.finished or wanted.retry_failed:
         return Decision(

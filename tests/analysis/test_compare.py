@@ -109,15 +109,15 @@ def test_a_margin_beyond_the_range_of_the_metric_is_refused(three, refuses):
         assert compare(three[:2], fail_if_worse=limit).verdict == "holds"
 
 
-def test_runs_that_nothing_has_judged_say_which_command_does(store, refuses):
+def test_runs_that_nothing_has_judged_say_which_call_does(store, refuses):
     runs = [run_at(store, 0.9), run_at(store, 0.6)]
     with refuses(RequestError) as caught:
         compare(runs)
-    assert f"{runs[0].id} {runs[1].id} -e" in str(caught.value)
+    assert f"karat.evaluate({[run.id for run in runs]}, " in str(caught.value)
     karat.evaluate(runs[0], ["exact_match"], store=store)
     with refuses(RequestError) as caught:
         compare(runs)
-    assert f"{runs[1].id} -e" in str(caught.value)
+    assert f"karat.evaluate({[runs[1].id]}, " in str(caught.value)
     assert runs[0].id not in str(caught.value)
     assert compare(runs, evaluators=["exact_match"]).differences[0].metric == "exact_match accuracy"
 

@@ -578,7 +578,7 @@ def test_changed_code_is_refused_accepted_or_made_new(store):
     with pytest.raises(StoreError):
         karat.run(stop_after(task, 4), examples(10), store=store, concurrency=1)
     task.version = "2"
-    with pytest.raises(CodeChanged, match="--accept-code-change"):
+    with pytest.raises(CodeChanged, match="accept_code_change=True"):
         karat.run(counting_task(task), examples(10), store=store)
     run = karat.run(counting_task(task), examples(10), store=store, accept_code_change=True)
     codes = [output.code for output in run.outputs()]

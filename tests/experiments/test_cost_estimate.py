@@ -174,7 +174,7 @@ def test_images_make_what_prompts_cost_unknown(experiment):
     (made,) = estimate_plan(plan(f"{prompt}, model: m, max_tokens: 5"))
     assert (made.input_tokens.value, made.input_tokens.high, made.cost.high) == (None, None, None)
     assert made.input_tokens.low == pytest.approx(50 * 213 / 5.5)
-    assert "--estimate 5" in made.basis
+    assert "sample=5" in made.basis
 
 
 @pytest.mark.parametrize("sample", [0, 2])
@@ -260,7 +260,7 @@ def test_a_judge_of_what_no_output_has_yet_is_unknown_without_a_sample(experimen
     judges = "judge: {model: m}\nevaluators:\n  - {name: groundedness, params: {context: output.documents}}\n"
     _, judge = estimate_plan(plan(TASK, judges))
     assert judge.input_tokens.value is None
-    assert "--estimate 5" in judge.basis
+    assert "sample=5" in judge.basis
 
 
 def test_a_graph_is_estimated_and_not_run(experiment, tmp_path, capsys):
@@ -298,7 +298,7 @@ def test_code_is_estimated_from_records_alone(experiment):
     Path("t.py").write_text(
         "from karat import models\nasync def ask(text):\n    return (await models.get('m').generate(text)).text\n"
     )
-    with pytest.raises(RequestError, match="--estimate 5"):
+    with pytest.raises(RequestError, match="sample=5"):
         estimate_plan(plan("function: 't.py:ask'"))
     (made,) = estimate_plan(plan("function: 't.py:ask'"), sample=3)
     assert (server.count, made.input_tokens.value) == (3, 5000)

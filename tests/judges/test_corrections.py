@@ -180,7 +180,7 @@ def test_after_a_correction_of_any_judge_everything_still_works(store, serve, fo
     evaluation = karat.evaluate(runs, [{"name": name, "params": {"judge": judge, **params}}])
     first, second = evaluation.header.runs
     before = karat.aggregate(evaluation, ["mean"]).estimates.get(aggregator="mean", run=first)
-    with pytest.raises(RequestError, match="--run"):
+    with pytest.raises(RequestError, match="run"):
         correct(evaluation, "q1", **given)
     [made] = correct(evaluation, "q1", run=first, **given)
     assert (made.kind, made.score) == ("correction", 0.0)
@@ -236,14 +236,14 @@ def test_attempt_and_unit_select_the_result(store, serve, folder, capsys):
     url = f"sqlite:///{folder}/karat.db"
     spec = {"name": "groundedness", "params": {"judge": server.spec()}}
     attempts = karat.evaluate(karat.run(echo, DATA, store=store, attempts=2), [spec])
-    with pytest.raises(RequestError, match=r"--attempt \(1, 2\)"):
+    with pytest.raises(RequestError, match=r"attempt \(1, 2\)"):
         correct(attempts, "q1", claims={1: False})
     command = ["judge", "correct", attempts.id, "q1", "--claim", "1=false", "--store", url, "--json"]
     assert main([*command, "--attempt", "2"]) == 0
     [made] = json.loads(capsys.readouterr().out)["corrections"]
     assert (made["score_before"], made["score"]) == (0.5, 0.0)
     units = karat.evaluate(karat.run(_InUnits(), DATA, store=store), [spec])
-    with pytest.raises(RequestError, match=r"--unit \(one, two\)"):
+    with pytest.raises(RequestError, match=r"unit \(one, two\)"):
         correct(units, "q1", claims={1: False})
     [made] = correct(units, "q1", claims={2: True}, unit="two")
     assert made.score == 1.0

@@ -158,7 +158,7 @@ def test_unequal_settings_are_refused_unless_asked_for(tmp_path, capsys, says):
     store = tmp_path / "karat.db"
     one = run(tmp_path / "one", store=store)
     other = run(tmp_path / "two", Forgetful, store=store, top_k=3)
-    with pytest.raises(RequestError, match=r"top_k.*--unequal"):
+    with pytest.raises(RequestError, match=r"top_k.*unequal=True"):
         karat.compare([one.run.id, other.run.id], store=store)
     assert main(["compare", one.run.id, other.run.id, "--store", str(store)]) == 2
     says(capsys.readouterr().err)
@@ -214,7 +214,7 @@ def test_systems_share_everything_that_answers_depend_on(tmp_path, monkeypatch, 
         else:
             monkeypatch.setattr(pipeline, "ANSWER_TOKENS", 99)
         other = run(tmp_path / "two", Forgetful, store=store, **options)
-    with pytest.raises(RequestError, match=rf"{changed}.*--unequal"):
+    with pytest.raises(RequestError, match=rf"{changed}.*unequal=True"):
         karat.compare([one.run.id, other.run.id], store=store)
     allowed = karat.compare([one.run.id, other.run.id], store=store, unequal=True)
     assert any(changed in warning for warning in allowed.warnings)
@@ -355,7 +355,7 @@ def test_the_report_has_the_audit_of_its_judge(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("options", "meant"),
-    [({"judge": "determinstic"}, "--judge deterministic"), ({"model": "extracive"}, "--model extractive")],
+    [({"judge": "determinstic"}, "judge='deterministic'"), ({"model": "extracive"}, "model='extractive'")],
 )
 def test_a_misspelled_word_for_no_model_is_suggested(tmp_path, options, meant):
     with pytest.raises(UnknownName, match=meant):

@@ -111,7 +111,7 @@ def test_the_order_of_settings_that_name_the_judge(monkeypatch):
     assert (choose_judge().named_by, choose_judge().spec) == ("OPENAI_MODEL", "openai/b")
     monkeypatch.setenv("KARAT_JUDGE_MODEL", "c@http://127.0.0.1:1/v1")
     assert choose_judge().named_by == "KARAT_JUDGE_MODEL"
-    assert choose_judge("d@http://127.0.0.1:1/v1").named_by == "--judge"
+    assert choose_judge("d@http://127.0.0.1:1/v1").named_by == "judge"
 
 
 def test_words_for_no_model_may_be_in_the_environment(tmp_path, monkeypatch, says):
@@ -122,7 +122,7 @@ def test_words_for_no_model_may_be_in_the_environment(tmp_path, monkeypatch, say
     assert made.metrics["judge"]["note"].startswith("no LLM")
 
 
-@pytest.mark.parametrize(("name", "judge"), [("KARAT_JUDGE_MODEL", None), ("--judge", ""), ("--judge", " ")])
+@pytest.mark.parametrize(("name", "judge"), [("KARAT_JUDGE_MODEL", None), ("judge", ""), ("judge", " ")])
 def test_an_empty_judge_is_refused(monkeypatch, refuses, name, judge):
     from karat.memory._evaluate import choose_judge
 
@@ -131,7 +131,7 @@ def test_an_empty_judge_is_refused(monkeypatch, refuses, name, judge):
         choose_judge(judge)
 
 
-JUDGES = {"--judge": "a@http://127.0.0.1:1/v1", "KARAT_JUDGE_MODEL": "b@http://127.0.0.1:1/v1", "OPENAI_MODEL": "c",
+JUDGES = {"judge": "a@http://127.0.0.1:1/v1", "KARAT_JUDGE_MODEL": "b@http://127.0.0.1:1/v1", "OPENAI_MODEL": "c",
           "KARAT_MODEL": "d@http://127.0.0.1:1/v1"}  # fmt: skip
 
 
@@ -140,16 +140,16 @@ def test_every_combination_of_settings_that_name_the_judge(monkeypatch, settings
     from karat.memory._evaluate import choose_judge
 
     for name in JUDGES:
-        if name.isidentifier():
+        if name.isupper():
             monkeypatch.delenv(name, raising=False)
             if name in settings:
                 monkeypatch.setenv(name, JUDGES[name])
-    found = choose_judge(JUDGES["--judge"] if "--judge" in settings else None)
+    found = choose_judge(JUDGES["judge"] if "judge" in settings else None)
     first = settings[0]  # in the order of precedence
     assert (found.named_by, found.spec) == (first, "openai/c" if first == "OPENAI_MODEL" else JUDGES[first])
 
 
-MODELS = {"--model": "a@http://127.0.0.1:1/v1", "KARAT_MODEL": "b@http://127.0.0.1:1/v1", "OPENAI_MODEL": "c"}
+MODELS = {"model": "a@http://127.0.0.1:1/v1", "KARAT_MODEL": "b@http://127.0.0.1:1/v1", "OPENAI_MODEL": "c"}
 
 
 @pytest.mark.parametrize("settings", [s for n in range(4) for s in itertools.combinations(MODELS, n)])
@@ -157,16 +157,16 @@ def test_every_combination_of_settings_that_name_the_answering_model(monkeypatch
     from karat.memory._evaluate import choose_model
 
     for name in settings:
-        if name.isidentifier():
+        if name.isupper():
             monkeypatch.setenv(name, MODELS[name])
     monkeypatch.setenv("KARAT_JUDGE_MODEL", "judge@http://127.0.0.1:1/v1")  # a judge answers nothing
-    found = choose_model(MODELS["--model"] if "--model" in settings else None)
+    found = choose_model(MODELS["model"] if "model" in settings else None)
     if not settings:
         assert found.model is None
         return
     first = settings[0]  # in the order of precedence
     assert found.model == ("openai/c" if first == "OPENAI_MODEL" else MODELS[first])
-    assert f"(named by {first})" in found.text
+    assert f"(named by {first if first.isupper() else f'the argument {first}'})" in found.text
 
 
 def test_no_judge_is_exit_code_2_and_names_the_deterministic_one(tmp_path, capsys):

@@ -121,7 +121,7 @@ def test_a_system_that_works_alone_gets_one_sample_at_a_time(tmp_path):
 
     made = run(tmp_path / "out", Alone, [sample(f"s{n}") for n in range(4)], concurrency=4)
     assert made.metrics["missing"]["sessions"] == 0
-    assert any("--concurrency is 1" in notice for notice in made.notices)
+    assert any("concurrency is 1" in notice for notice in made.notices)
 
 
 def test_a_judge_that_judges_its_own_answers_is_named(tmp_path, monkeypatch, says):

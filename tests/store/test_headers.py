@@ -373,7 +373,7 @@ def test_removal_is_refused_with_the_list_unless_it_cascades(store: Store, refus
         store.remove("letters")
     assert str(refused.value).startswith(f"{dataset.id} ")
     assert f" {run.id}, {evaluation.id} " in str(refused.value)
-    assert "--cascade" in str(refused.value)
+    assert "cascade=True" in str(refused.value)
     assert store.get(run.id).id == run.id
 
     assert store.remove("letters", cascade=True) == [evaluation.id, run.id, dataset.id]

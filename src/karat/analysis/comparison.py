@@ -38,7 +38,7 @@ from karat.analysis.scores import (
 )
 from karat.analysis.stored_analyses import Analysis, find_or_compute
 from karat.analysis.text_diff import excerpt, word_diff
-from karat.errors import RequestError, did_you_mean, nearest, plural
+from karat.errors import RequestError, did_you_mean, nearest, option, plural, wording
 from karat.execution.arguments import (
     DEFAULT_CONCURRENCY,
     EvaluatorLike,
@@ -453,12 +453,14 @@ def compare_runs(
         if len(given) > 1:
             those = "both" if len(given) == 2 else "all of these"
             raise RequestError(f"{those} are {runs[0].id}: a comparison needs two different runs")
-        raise RequestError("a comparison needs two runs or more: karat compare BASELINE RUN")
+        how = wording("karat compare BASELINE RUN", "karat.compare([baseline, run])")
+        raise RequestError(f"a comparison needs two runs or more: {how}")
     headers = [run.header for run in runs]
     differing = unequal_settings(headers, run_labels(headers))
     if differing and not unequal:
         raise RequestError(
-            f"{differing[0]}: a comparison would measure that too; run them with equal settings, or add --unequal"
+            f"{differing[0]}: a comparison would measure that too; run them with equal settings, or add"
+            f" {option('unequal', True)}"
         )
     sources = sources_of(runs, evaluations)
     asked = list(dict.fromkeys(_key(name, sources, sources) for name in metrics or ()))
@@ -1069,7 +1071,10 @@ def _changed_blocks(comparison: Comparison, labels: dict[str, str]) -> list[Bloc
         left = dict.fromkeys(metric for metric, _ in groups[len(shown) :])
         names = ", ".join(list(left)[:NAMED]) + (", …" if len(left) > NAMED else "")
         blocks.append(
-            Paragraph(f"The changed examples of {names} are left out: --metric shows those of one.")
+            Paragraph(
+                f"The changed examples of {names} are left out:"
+                f" {wording('--metric', 'metrics=[KEY]')} shows those of one."
+            )
         )
     return blocks
 

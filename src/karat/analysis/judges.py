@@ -15,7 +15,15 @@ import msgspec
 
 from karat.datasets.readers.rows import BadRow, RowSource
 from karat.datasets.writers import unguarded
-from karat.errors import ConfigError, DataError, RequestError, did_you_mean, unknown_metadata
+from karat.errors import (
+    ConfigError,
+    DataError,
+    RequestError,
+    did_you_mean,
+    option,
+    unknown_metadata,
+    wording,
+)
 from karat.evaluators._base import build_evaluator
 from karat.evaluators.judges._core import choice_name
 from karat.evaluators.judges.rubric import RUBRIC_PRESETS, Rubric, choice_worths, read_rubric
@@ -84,10 +92,14 @@ def judged_key(evaluation: Evaluation, key: str | None) -> EvaluatorSpec:
     judges = [spec for spec in specs if asks_judge(spec)] or specs
     if len(judges) != 1:
         raise RequestError(
-            f"{evaluation.id} has {len(judges)} judges: choose one with --evaluator"
-            f" {' or '.join(spec.key for spec in judges) or 'KEY'}"
+            f"{evaluation.id} has {len(judges)} judges: choose one with"
+            f" {' or '.join(option('evaluator', spec.key) for spec in judges) or option('evaluator', 'KEY')}"
         )
     return judges[0]
+
+
+def _where_failed(evaluation: Evaluation) -> str:
+    return wording(evaluation.store.command("show", evaluation.id, "--failed"), "evaluation.results()")
 
 
 def asks_judge(spec: EvaluatorSpec) -> bool:
@@ -125,7 +137,7 @@ def find_result(
         raise RequestError(f"{evaluation.id} has no result of {key!r} for example {example!r}")
     if len(found) > 1:
         fields = [
-            f"--{name} ({', '.join(sorted(values)[:6])})"
+            f"{option(name)} ({', '.join(sorted(values)[:6])})"
             for name, values in (
                 ("run", {record.runs[0] for record in found}),
                 ("attempt", {str(record.attempt) for record in found}),
@@ -234,7 +246,8 @@ def import_labels(
         raise DataError(f"{path} has no labels")
     if sampling == "uniform" and len({label.probability for each in grouped.values() for label in each}) > 1:
         raise RequestError(
-            f"{path}: probabilities differ, so the sample is not uniform: leave out --sampling uniform, or the column"
+            f"{path}: probabilities differ, so the sample is not uniform: leave out"
+            f" {option('sampling', 'uniform')}, or the column"
         )
     if notify is not None and ignored:
         notify(f"{path}: columns that are not read: {_listed_columns(ignored)}")
@@ -476,7 +489,8 @@ def _value(row: Mapping[str, Any], scale: tuple[float, float] | None) -> tuple[f
         return None, text, False
     low, high = scale or (0.0, 1.0)
     if not math.isfinite(number) or not low <= number <= high:
-        raise ValueError(f"the score {text[:20]} is outside {low:g} to {high:g}: give --scale LOW:HIGH")
+        scaled = wording("--scale LOW:HIGH", "scale=(LOW, HIGH)")
+        raise ValueError(f"the score {text[:20]} is outside {low:g} to {high:g}: give {scaled}")
     score = (number - low) / (high - low)
     return score, score, False
 
@@ -541,7 +555,11 @@ def correct(
         score = float(verdict)
     if not changes:
         raise RequestError(
-            "nothing to correct: give --claim N=true|false, --requirement N=true|false or --node NAME=CHOICE"
+            "nothing to correct: give "
+            + wording(
+                "--verdict pass|fail, --claim N=true|false, --requirement N=true|false or --node NAME=CHOICE",
+                "verdict=, claims=, requirements= or nodes=",
+            )
         )
     labels = [
         NewLabel(
@@ -711,7 +729,10 @@ def alignment(
         what = f"results of {evaluator!r} in" if evaluator is not None else "the runs of"
         raise RequestError(
             f"there are no labels on {what} {evaluation.id}:"
-            f" {evaluation.store.command('judge', 'import', 'FILE', evaluation.id)}"
+            + wording(
+                f" {evaluation.store.command('judge', 'import', 'FILE', evaluation.id)}",
+                " import_labels(FILE, evaluation)",
+            )
         )
     out: list[JudgeAgreement] = []
     records: dict[tuple[str, LabelledItem], ItemResult] = {
@@ -980,7 +1001,9 @@ def compare_judges(
 ) -> JudgeComparison:
     """Judge the same outputs with two judges and compare their verdicts item by item."""
     if len(judges) != 2:
-        raise RequestError(f"two judges are compared, not {len(judges)}: give --judge twice")
+        raise RequestError(
+            f"two judges are compared, not {len(judges)}: give {wording('--judge twice', 'two')}"
+        )
     spec = judged_key(evaluation, evaluator)
     made = [
         evaluate(
@@ -1187,8 +1210,7 @@ def sample_sheet(
             strata.setdefault(_stratum(row, by), []).append((row.run, row.id, row.attempt, row.unit))
     if not strata:
         raise RequestError(
-            f"{evaluation.id} has no results of {key!r} to sample: see"
-            f" {evaluation.store.command('show', evaluation.id, '--failed')}"
+            f"{evaluation.id} has no results of {key!r} to sample: see {_where_failed(evaluation)}"
         )
     if by is not None and strata.keys() == {_NONE}:
         raise RequestError(unknown_metadata(by, {"run", *fields}))

@@ -42,7 +42,7 @@ from karat.analysis.scores import (
     unlisted_pairs,
 )
 from karat.analysis.stored_analyses import Analysis, find_or_compute
-from karat.errors import CannotJudge, RequestError, StoreError, did_you_mean, plural
+from karat.errors import CannotJudge, RequestError, StoreError, did_you_mean, option, plural, wording
 from karat.evaluators import evaluators
 from karat.execution.arguments import (
     DEFAULT_CONCURRENCY,
@@ -665,7 +665,7 @@ def rank_stored(
         raise RequestError(f"failures is {failures!r}: {hint}")
     runs, evaluations = runs_and_evaluations(store, given)
     if len(runs) < 2:
-        raise RequestError("a ranking needs two runs or more: karat rank RUN RUN")
+        raise _too_few()
     options: dict[str, Any] = {
         "method": how,
         "ties": ties,
@@ -682,7 +682,7 @@ def rank_stored(
         keys = chosen_keys(sources, runs, evaluations, [metric] if metric else None)
         if len(keys) > 1:
             raise RequestError(
-                f"several evaluators have judged these runs: give one as --metric: {', '.join(keys)}"
+                f"several evaluators have judged these runs: give one as {option('metric')}: {', '.join(keys)}"
             )
         source = keys[0]
         chosen = [(run, sources[source][run.id]) for run in runs]
@@ -724,6 +724,11 @@ def _pairwise_source(evaluations: Sequence[Evaluation], key: str, runs: set[str]
             f" such as {used[-1].id}"
         )
     return used
+
+
+def _too_few() -> RequestError:
+    how = wording("karat rank RUN RUN", "karat.rank([run, other])")
+    return RequestError(f"a ranking needs two runs or more: {how}")
 
 
 async def rank_async(
@@ -768,7 +773,7 @@ async def rank_async(
         compares = None if evaluator is None else as_pairwise_evaluator(evaluator)
         if compares is not None and (judge := PreparedEvaluator(0, compares)).kind == "single":
             raise RequestError(
-                f"{judge.key!r} judges single outputs: rank by its scores (--metric {judge.key})"
+                f"{judge.key!r} judges single outputs: rank by its scores ({option('metric', judge.key)})"
             )
         made = await evaluate_async(
             compared,
@@ -782,7 +787,9 @@ async def rank_async(
         key = next((spec.key for spec in made.header.evaluators if spec.kind != "single"), None)
         if key is None:
             single = made.header.evaluators[0].key
-            raise RequestError(f"{single!r} judges single outputs: rank by its scores (--metric {single})")
+            raise RequestError(
+                f"{single!r} judges single outputs: rank by its scores ({option('metric', single)})"
+            )
         things = [made]
     return await in_thread(
         lambda: rank_stored(
@@ -820,7 +827,7 @@ def plan_rank(
     the_store = store_of(store, things, earlier)
     compared, _ = runs_and_evaluations(the_store, [*earlier, *things])
     if len(compared) < 2:
-        raise RequestError("a ranking needs two runs or more: karat rank RUN RUN")
+        raise _too_few()
     judge = PreparedEvaluator(0, as_pairwise_evaluator(evaluator))
     if judge.kind != "pair":
         raise RequestError(f"{judge.key!r} does not compare two outputs, so it has no comparisons to plan")

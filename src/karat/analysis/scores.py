@@ -14,7 +14,7 @@ import msgspec
 
 from karat import paths
 from karat.aggregators._base import FieldNames
-from karat.errors import RequestError, did_you_mean, plural
+from karat.errors import RequestError, did_you_mean, plural, wording
 from karat.execution.expected_items import Together
 from karat.keys import content_hash
 from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example
@@ -354,7 +354,10 @@ def evaluate_first(runs: Sequence[Run]) -> str:
 
 
 def _evaluate(runs: Sequence[Run], evaluator: str) -> str:
-    return runs[0].store.command("evaluate", *(run.id for run in runs), "-e", evaluator)
+    ids = [run.id for run in runs]
+    return wording(
+        runs[0].store.command("evaluate", *ids, "-e", evaluator), f"karat.evaluate({ids}, [{evaluator!r}])"
+    )
 
 
 class Paired(NamedTuple):

@@ -15,7 +15,7 @@ from karat.analysis.outcomes import FailureKind, Spread, failure_kinds, latency_
 from karat.analysis.ranking import tally_results
 from karat.analysis.scores import Scores, Source, not_the_same, read_scores, sources_of
 from karat.analysis.stored_analyses import is_analysis, is_outdated
-from karat.errors import RequestError
+from karat.errors import RequestError, wording
 from karat.formatting import Block, Heading, Paragraph, Table, interval, number
 from karat.layout import Styled
 from karat.records import (
@@ -95,7 +95,7 @@ class Summary(msgspec.Struct, frozen=True):
     def next_step(self) -> str:
         """The command that evaluates the runs, for a report without metrics."""
         ids = " ".join(run.id for run in self.runs)
-        return f"Nothing has judged these runs yet: karat evaluate {ids} -e NAME."
+        return f"Nothing has judged these runs yet: {wording(f'karat evaluate {ids} -e NAME', 'call karat.evaluate')}."
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON-able values."""

@@ -58,11 +58,12 @@ def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
 
 def _exit_code(given: list[str]) -> int:
     from karat.cli.terminal import Terminal
-    from karat.errors import Aborted, KaratError, Stopped
+    from karat.errors import Aborted, KaratError, Stopped, for_command_line
 
     terminal = Terminal(as_json="--json" in given, quiet="--quiet" in given)
     try:
-        return _run(given, terminal)
+        with for_command_line():
+            return _run(given, terminal)
     except KaratError as error:
         if _was_interrupted(error):
             return _interrupted(given, terminal)

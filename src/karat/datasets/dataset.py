@@ -24,7 +24,7 @@ from typing import Any, Literal
 import msgspec
 
 from karat.datasets.readers.rows import BadRow, RowSource
-from karat.errors import DataError, RequestError, UnsupportedType, clip, did_you_mean, with_article
+from karat.errors import DataError, RequestError, UnsupportedType, clip, did_you_mean, with_article, wording
 from karat.paths import MISSING, kind_of, parse
 from karat.records import Example
 from karat.serialization import prepared, to_json_value
@@ -136,9 +136,9 @@ class Selection:
                     import shlex  # only for this message
 
                     raise RowProblem(
-                        f"the row has no field 'expected' but {clip(key, 80)}: set expected to {clip(key, 80)}"
-                        f" (--expected {shlex.quote(key)}),"
-                        " or rename it if it is something else"
+                        f"the row has no field 'expected' but {clip(key, 80)}: set"
+                        f" {wording(f'--expected {shlex.quote(key)}', f'expected to {clip(key, 80)}')}"
+                        f"{wording(' (expected: in an experiment)', '')}, or rename it if it is something else"
                     )
         return True
 
@@ -151,7 +151,11 @@ class Selection:
                 return None
             if type(value) is not str and type(value) is not int:
                 raise RowProblem(
-                    f"the field 'id' is {kind_of(value)}: set id to another field (--id FIELD), or to False for none"
+                    f"the field 'id' is {kind_of(value)}: set"
+                    + wording(
+                        " --id FIELD, or id: FIELD in an experiment (id: false for none)",
+                        " id to another field, or to False for none",
+                    )
                 )
         else:
             return None

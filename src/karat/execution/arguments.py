@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
-from karat.errors import RequestError, UnknownName, nearest, with_article
+from karat.errors import RequestError, UnknownName, nearest, option, with_article, wording
 from karat.execution.progress import Listener, listener
 from karat.keys import Decision
 from karat.models._recording import CacheMode, cache_mode
@@ -180,12 +180,17 @@ def store_of(store: StoreLike | None, *groups: Sequence[Any]) -> Store:
 
 WRONG_KIND = {
     ("run", "evaluation"): "that is a run: evaluate it first",
-    ("evaluation", "run"): "that is an evaluation: give its runs, or extend it with amend (--amend)",
+    ("evaluation", "run"): "that is an evaluation: give its runs, or extend it with {amend}",
     ("aggregation", "run"): "that is an aggregation: give runs",
     ("aggregation", "evaluation"): "that is an aggregation: give its evaluations",
     ("dataset", "run"): "that is a dataset: run a task over it first",
     ("dataset", "evaluation"): "that is a dataset: run a task over it and evaluate the run first",
 }
+
+
+def _wrong_kind(kind: str, wanted: str) -> str:
+    """What to do with a thing of one kind where another is wanted; empty for kinds that are not mistaken."""
+    return WRONG_KIND.get((kind, wanted), "").format(amend=option("amend"))
 
 
 H = TypeVar("H", Run, Evaluation)
@@ -199,7 +204,7 @@ def handle_of(repository: Repository[Any, H], given: H | str) -> H:
     wanted = repository.kind
     kind = "dataset" if isinstance(given, (Dataset, StoredDataset)) else getattr(given, "kind", None)
     if not isinstance(id, str) or (kind, wanted) in WRONG_KIND:
-        problem = WRONG_KIND.get((str(kind), wanted), f"{type(given).__name__} is not {with_article(wanted)}")
+        problem = _wrong_kind(str(kind), wanted) or f"{type(given).__name__} is not {with_article(wanted)}"
         raise RequestError(f"{id}: {problem}" if isinstance(id, str) else problem)
     try:
         return repository.get(id)
@@ -207,7 +212,7 @@ def handle_of(repository: Repository[Any, H], given: H | str) -> H:
         if isinstance(given, str):
             for row in repository.store.backend.headers(id_prefix=id):
                 if row.id == id and (row.kind, wanted) in WRONG_KIND:
-                    raise RequestError(f"{id}: {WRONG_KIND[row.kind, wanted]}") from None
+                    raise RequestError(f"{id}: {_wrong_kind(row.kind, wanted)}") from None
         raise
 
 
@@ -253,11 +258,12 @@ def notice_of(
     if decision.action == "return" and options.cache == "refresh":
         failed = handle.counts.failed
         remedy = (
-            f"--retry-failed for the {failed:,} that failed, --new for another"
+            f"{option('retry_failed', True)} for the {failed:,} that failed, {option('new', True)} for another"
             if failed
-            else "--new for another"
+            else f"{option('new', True)} for another"
         )
-        why = f"{handle.kind} {handle.id} is already finished, so --refresh repeats no call: add {remedy}"
+        refresh = wording("--refresh", "cache='refresh'")
+        why = f"{handle.kind} {handle.id} is already finished, so {refresh} repeats no call: add {remedy}"
     refused = ""
     if decision.action != "create":
         refused = repository.describe(

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from karat import __version__
-from karat.errors import Aborted, Stopped, StoreBusy
+from karat.errors import Aborted, Stopped, StoreBusy, wording
 from karat.execution.arguments import Options
 from karat.execution.engines import Engine, Work
 from karat.execution.progress import Progress
@@ -288,7 +288,7 @@ class Stage:
     def _abortion(self, example: str, failure: Failure) -> Aborted:
         return Aborted(
             f"{self.handle.kind} {self.handle.id} stopped at the first failure, example {example!r}:"
-            f" {failure.type}: {failure.message}; the same command continues it"
+            f" {failure.type}: {failure.message}; the same {wording('command', 'call')} continues it"
         )
 
     def _begin(self) -> None:

@@ -16,7 +16,15 @@ from pydantic import ValidationError
 
 from karat.aggregators._base import Resolved, resolve_aggregator
 from karat.documents import Document, Place, read_document, written
-from karat.errors import ConfigError, KaratError, RequestError, did_you_mean, field_name, refuse_nul
+from karat.errors import (
+    ConfigError,
+    KaratError,
+    RequestError,
+    did_you_mean,
+    field_name,
+    refuse_nul,
+    wording,
+)
 from karat.evaluators._base import ResolvedEvaluator, evaluators, resolve_evaluator
 from karat.experiments.consistency import (
     DataSample,
@@ -227,7 +235,9 @@ class _Check:
         if not matrix:
             return self._runs_of(entry, self.params, models)
         if models and "model" in matrix:
-            raise RequestError("both matrix: and models: (or --model) name models: remove one of them")
+            raise RequestError(
+                f"both matrix: and models: (or {wording('--model', 'models=')}) name models: remove one of them"
+            )
         entry = graph_of(entry, self.folder) or entry
         entry = FunctionEntry(function=entry) if isinstance(entry, str) else entry
         found, matrix = problems_in(entry, matrix, self.folder)
@@ -278,7 +288,9 @@ class _Check:
 
     def _prompt_runs(self, entry: PromptEntry, models: list[str]) -> list[PlannedRun]:
         if self.params:
-            raise RequestError("a prompt takes no parameters: --param applies to functions")
+            raise RequestError(
+                f"a prompt takes no parameters: {wording('--param applies', 'params= apply')} to functions"
+            )
         if entry.model is not None and self.file.models and not self.given_models:
             raise RequestError("model: and models: both name models: remove one of them")
         given = entry.model_dump(exclude={"prompt", "model", "answer_schema"}, exclude_none=True)

@@ -13,7 +13,7 @@ from typing import Any
 from karat.aggregators._base import Resolved, fits, folding_part, kinds_text
 from karat.aggregators._pass_k import OverAttempts
 from karat.documents import Place
-from karat.errors import ConfigError, RequestError, did_you_mean, unknown_metadata
+from karat.errors import ConfigError, RequestError, did_you_mean, unknown_metadata, wording
 from karat.evaluators._base import kind_of, threshold_problem
 from karat.experiments.plan import Plan, PlannedRun
 from karat.json_schema import refuse_remote_references
@@ -72,7 +72,7 @@ def evaluator_problem(evaluator: Any, runs: Sequence[PlannedRun]) -> str | None:
         return None
     return (
         f"{evaluator.key!r} compares runs, but there is only one: list several models: or a matrix:, or compare stored"
-        " runs with karat evaluate"
+        f" runs with {wording('karat evaluate', 'karat.evaluate')}"
     )
 
 
@@ -146,8 +146,8 @@ def record_problem(task: Any, sample: DataSample) -> str | None:
     first = sample.examples[0].id
     return (
         f"no record of {task.path} belongs to an example: the records have ids such as {min(recorded)!r:.60}, the"
-        f" examples such as {first!r:.60}; name the fields of the ids with --id (of the dataset) and --output-id (of"
-        " the records), or id: in an experiment"
+        f" examples such as {first!r:.60}; name the fields of the ids: {wording('--id', 'id=')} of the dataset and"
+        f" {wording('--output-id', 'id=')} of the records, or id: in an experiment"
     )
 
 

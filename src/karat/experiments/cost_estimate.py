@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from karat.errors import FAILURES, NotApplicable, RequestError, Stopped, for_thread
+from karat.errors import FAILURES, NotApplicable, RequestError, Stopped, for_thread, wording
 from karat.evaluators.judges._base import JudgeEvaluator
 from karat.execution.judgments import Judgment, PreparedEvaluator, asks_no_model
 from karat.experiments.plan import Plan, PlannedRun
@@ -127,12 +127,14 @@ def _may_ask(evaluator: Any) -> bool:
     return isinstance(evaluator, JudgeEvaluator) or not asks_no_model(evaluator)
 
 
+def _run_five() -> str:
+    return f"use {wording('--estimate 5', 'sample=5')} to run five records"
+
+
 def _counted(planned: PlannedRun, examples: list[Example], items: int, batch: bool) -> RunEstimate:
     task = planned.task
     if not isinstance(task, PromptTask):
-        raise RequestError(
-            f"task {task.name!r} is code, so its model calls are unknown: use --estimate 5 to run five records"
-        )
+        raise RequestError(f"task {task.name!r} is code, so its model calls are unknown: {_run_five()}")
     sizes = [task.prompt_size(example.input) for example in examples]
     mean = sum(size for size, _ in sizes) / len(sizes) if sizes else 0.0
     has_media = any(media for _, media in sizes)
@@ -147,9 +149,9 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int, batch: bo
         cost = Range(None, low * (price.input if price.cache_read is None else price.cache_read) / 1e6, upper)
     basis = "input tokens from prompt size, at 2.5 to 5.5 bytes per token; output from 0 to max_tokens tokens"
     if most is None:
-        basis += ", which is not set: use --estimate 5 to run five records"
+        basis += f", which is not set: {_run_five()}"
     if has_media:
-        basis += "; the tokens of images, audio and files are unknown: use --estimate 5"
+        basis += f"; the tokens of images, audio and files are unknown: {_run_five()}"
     seconds = max(_paced(task.model.endpoint.limits, items, value), default=None)
     if seconds is not None:
         basis += _TIME_FROM_LIMITS
@@ -197,7 +199,7 @@ async def _counted_judge(
     judge, name = prepared.evaluator, _name_of(runs)
     unknown = Range(None, None, None)
     if not isinstance(judge, JudgeEvaluator) or prepared.kind == "joint":
-        basis = "it is code, so its model calls are unknown: use --estimate 5 to run five records"
+        basis = f"it is code, so its model calls are unknown: {_run_five()}"
         return RunEstimate(name, None, items, unknown, unknown, unknown, None, basis, prepared.key)
     spec = ", ".join(judge.settings.names)
     limits = [each.task.max_tokens if isinstance(each.task, PromptTask) else None for each in runs]
@@ -211,7 +213,7 @@ async def _counted_judge(
         try:
             found.append(await _dry_run(prepared, examples, length, BYTES_PER_TOKEN[place], batch))
         except FAILURES as error:
-            basis = f"its prompts are unknown before there are outputs ({error}): use --estimate 5"
+            basis = f"its prompts are unknown before there are outputs ({error}): {_run_five()}"
             return RunEstimate(name, spec, items, unknown, unknown, unknown, None, basis, prepared.key)
     low, typical, *rest = found
     high = rest[0] if rest else None
@@ -229,7 +231,7 @@ async def _counted_judge(
     )
     basis += ", at 2.5 to 5.5 bytes per token; replies from 0 to max_tokens tokens; no repairs"
     if most is None:
-        basis += "; the task sets no max_tokens: use --estimate 5 to run five records"
+        basis += f"; the task sets no max_tokens: {_run_five()}"
     if seconds is not None:
         basis += _TIME_FROM_LIMITS
     return RunEstimate(name, spec, items, input_tokens, output_tokens, cost, seconds, basis, prepared.key)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from karat.errors import MissingDependency, RequestError, did_you_mean, nearest, refuse_nul
+from karat.errors import MissingDependency, RequestError, did_you_mean, nearest, refuse_nul, wording
 from karat.registry import load_object
 from karat.serialization import annotations_of
 from karat.tasks import Task, as_task, tasks
@@ -159,7 +159,7 @@ def runs_for(task: Task, models: list[str]) -> list[PlannedRun]:
     for spec in models:
         refuse_absent(spec)
     if not isinstance(task, FunctionTask):
-        raise RequestError(f"task {task.name!r} uses no model: remove --model")
+        raise RequestError(f"task {task.name!r} uses no model: remove {wording('--model', 'models=')}")
     if not takes_model(task):
         return [
             PlannedRun(

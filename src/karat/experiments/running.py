@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import msgspec
 
 from karat.aggregators._base import aggregators, resolve_aggregator
-from karat.errors import RequestError, did_you_mean
+from karat.errors import RequestError, did_you_mean, option
 from karat.execution.aggregate import aggregate_async
 from karat.execution.evaluate import evaluate_async
 from karat.execution.progress import Listener, Progress, listener
@@ -277,7 +277,8 @@ def _budget(plan: Plan, dollars: float) -> Any:
         model = planned.task.model if isinstance(planned.task, PromptTask) else planned.model
         if model is not None and not get(model).priced:
             raise RequestError(
-                f"--budget needs the price of {get(model).spec}, which is unknown: set its prices in models.yaml"
+                f"{option('budget')} needs the price of {get(model).spec}, which is unknown: set its prices in"
+                " models.yaml"
             )
     return Budget(dollars)
 

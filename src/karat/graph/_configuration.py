@@ -20,7 +20,7 @@ from karat.datasets import (
     source_rows,
 )
 from karat.documents import Document, Place, read_document
-from karat.errors import ConfigError, RequestError, did_you_mean, nearest
+from karat.errors import ConfigError, RequestError, did_you_mean, nearest, wording
 from karat.graph._functions import Applied
 from karat.graph._lookup import TaskPlace, find_task
 from karat.graph._output import OutputMap, read_output
@@ -115,7 +115,8 @@ def task_dataset(
     if source is None:
         if count is None:
             raise RequestError(
-                f"task {name} has no data source: set --num_records, or a file with --data FILE"
+                f"task {name} has no data source: set {wording('--num_records', 'num_records')},"
+                f" or give {wording('a file with --data FILE', 'a dataset')}"
             )
         rows: Iterator[dict[str, Any]] = ({"id": str(number)} for number in range(1, count + 1))
         return rows_dataset(rows, name=name, id_column=None, golden=golden, metadata={})

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from karat.errors import CannotJudge
+from karat.errors import CannotJudge, option
 from karat.evaluators import ItemVerdict
 from karat.memory._language import content_words, is_refusal, sentences
 from karat.memory._matching import SUPPORTED, Matcher, judge_answer
@@ -109,7 +109,8 @@ def active(record: Record) -> list[str]:
     """The texts of the memories in force in a snapshot."""
     if record.get("snapshot_omitted"):
         raise CannotJudge(
-            f"the snapshot of session {record['session_id']!r} was omitted: run stage 1 with --snapshots all"
+            f"the snapshot of session {record['session_id']!r} was omitted: run stage 1 with"
+            f" {option('snapshots', 'all')}"
         )
     return [each["text"] for each in record["memory_snapshot"] if each.get("status", "active") == "active"]
 
@@ -282,7 +283,7 @@ def dialogue_lines(record: Record) -> list[str]:
     if record.get("dialogue") is None:
         raise CannotJudge(
             f"the record of session {record['session_id']!r} has no dialogue, without which correctness cannot be"
-            " judged: write the pipeline files with karat memory, or add the key"
+            " judged: write the pipeline files with karat, or add the key"
         )
     return [
         f"{turn['speaker']}{' (' + turn['time'] + ')' if turn.get('time') else ''}: {turn['text']}"

@@ -19,7 +19,7 @@ import msgspec
 import karat
 from karat import models
 from karat.datasets import whole_file
-from karat.errors import KaratError, RequestError, UnknownName, nearest, plural
+from karat.errors import KaratError, RequestError, UnknownName, nearest, option, plural, wording
 from karat.formatting import Block, as_text
 from karat.memory import _files as files
 from karat.memory._dimensions import BY_KEY, DIMENSIONS, SETTLED, Dimension
@@ -85,39 +85,46 @@ class JudgeChoice(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """One line for people."""
-        return f"judge: {self.spec} (named by {self.named_by})"
+        return f"judge: {self.spec} (named by {_setting(self.named_by)})"
 
 
 def choose_judge(judge: object = None) -> JudgeChoice:
     """The judge: what is given, else KARAT_JUDGE_MODEL, OPENAI_MODEL, KARAT_MODEL."""
     if judge is not None:
         found = judge.get("model") if isinstance(judge, Mapping) else judge
-        return _judge(judge, str(getattr(found, "spec", found)), "--judge")
+        return _judge(judge, str(getattr(found, "spec", found)), "judge")
     for name in JUDGE_VARIABLES:
         if os.environ.get(name):
             spec = models.default_spec("judge")
             return _judge(spec, spec, name)
     raise RequestError(
-        "no judge is named: give --judge MODEL or set KARAT_JUDGE_MODEL;"
-        " --judge deterministic compares words and needs no model"
+        f"no judge is named: give {option('judge', 'MODEL')} or set KARAT_JUDGE_MODEL;"
+        f" {option('judge', DETERMINISTIC)} compares words and needs no model"
     )
 
 
 def _judge(model: Any, spec: str, named_by: str) -> JudgeChoice:
     if not spec.strip():
-        raise RequestError(f"{named_by} is empty: name a model, or {DETERMINISTIC}, which needs none")
+        raise RequestError(
+            f"{_setting(named_by)} is empty: name a model, or {DETERMINISTIC}, which needs none"
+        )
     return JudgeChoice(None if model == DETERMINISTIC else model, spec, named_by)
 
 
 @contextmanager
-def _suggesting(option: str, given: Any, word: str) -> Iterator[None]:
+def _suggesting(setting: str, given: Any, word: str) -> Iterator[None]:
     """Add the word that stands for no model to the error for an unknown model that is nearly that word."""
     try:
         yield
     except UnknownName as error:
         if isinstance(given, str) and nearest(given, [word]):
-            raise UnknownName(f"unknown model {given!r}: did you mean --{option} {word}?") from error
+            raise UnknownName(f"unknown model {given!r}: did you mean {option(setting, word)}?") from error
         raise
+
+
+def _setting(name: str) -> str:
+    """A setting in a message: an option, or a variable of the environment."""
+    return name if name.isupper() else wording(f"--{name}", f"the argument {name}")
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
@@ -130,20 +137,27 @@ class ModelChoice(msgspec.Struct, frozen=True):
 def choose_model(model: object = None) -> ModelChoice:
     """The answering model: what is given, else KARAT_MODEL, else OPENAI_MODEL, else none."""
     if model is not None:
-        return _answering(model, "--model")
+        return _answering(model, "model")
     for name in MODEL_VARIABLES:
         if os.environ.get(name):
             return _answering(models.default_spec("task"), name)
     return ModelChoice(
         None,
-        "answers: none, because no model is named: give --model MODEL, or --model extractive, which needs none",
+        f"answers: none, because no model is named: give {option('model', 'MODEL')}, or {option('model', EXTRACTIVE)},"
+        " which needs none",
     )
+
+
+def _listed(made: karat.Run | karat.Evaluation) -> str:
+    """How to see the failed items of a run or an evaluation."""
+    records = "run.outputs()" if isinstance(made, karat.Run) else "evaluation.results()"
+    return f"{wording(made.store.command('show', made.id, '--failed'), records)} lists them"
 
 
 def _answering(model: object, named_by: str) -> ModelChoice:
     spec = str(getattr(model, "spec", model))
     marked = ", copied from retrieved text without an LLM" if model == EXTRACTIVE else ""
-    return ModelChoice(model, f"answers: {spec}{marked} (named by {named_by})")
+    return ModelChoice(model, f"answers: {spec}{marked} (named by {_setting(named_by)})")
 
 
 class MemoryEvaluation:
@@ -192,15 +206,14 @@ class MemoryEvaluation:
             out.append(
                 f"{missing['sessions']} of {missing['of_sessions']} sessions and {missing['questions']} of"
                 f" {missing['of_questions']} questions failed{self._first_failure}:"
-                f" {self.run.store.command('show', self.run.id, '--failed')} lists them,"
-                " --retry-failed tries them again"
+                f" {_listed(self.run)}, {option('retry_failed', True)} tries them again"
             )
         if self.judge_errors > self.max_judge_errors:
             counts = self.metrics["judgments"]
             out.append(
                 f"{counts['failed']} of {counts['ok'] + counts['failed']} judgments failed"
-                f" ({self.judge_errors:.1%}, more than --max-judge-errors {self.max_judge_errors:g}):"
-                f" {self.evaluation.store.command('show', self.evaluation.id, '--failed')} lists them"
+                f" ({self.judge_errors:.1%}, more than {option('max_judge_errors')} {self.max_judge_errors:g}):"
+                f" {_listed(self.evaluation)}"
             )
         return out
 
@@ -318,11 +331,13 @@ def evaluate(
     opened = karat.open_store(store)
     if eval_only:
         stage = _from_files(folder, _name_of(baseline), opened, common)
-        stage.notices += [f"--{name} is not needed with --eval-only" for name in _unused(model, top_k)]
+        stage.notices += [
+            f"{option(name)} is not needed with {option('eval_only', True)}" for name in _unused(model, top_k)
+        ]
     else:
         if dataset is None or baseline is None:
             raise RequestError(
-                "give a dataset and a baseline, or --eval-only with the files of an earlier run"
+                f"give a dataset and a baseline, or {option('eval_only', True)} with the files of an earlier run"
             )
         if not isinstance(dataset, (str, Path)):
             dataset = list(dataset)
@@ -363,7 +378,7 @@ def evaluate(
     answered_by = (stage.manifest.get("models") or {}).get("answer") or {}
     if chosen.model is not None and answered_by.get("model") == chosen.spec:
         stage.notices.append(
-            f"{chosen.spec} judges its own answers: name another --judge to rule out that it favours them"
+            f"{chosen.spec} judges its own answers: name another {option('judge')} to rule out that it favours them"
         )
     judging = {name: value for name, value in common.items() if name not in ("new", "accept_code_change")}
     made = karat.evaluate(stage.run, evaluators, store=opened, **judging)
@@ -412,7 +427,7 @@ def _name_of(baseline: System | None) -> str | None:
 
 
 def _unused(model: Any, top_k: int) -> list[str]:
-    return [name for name, given in (("model", model is not None), ("top-k", top_k != 5)) if given]
+    return [name for name, given in (("model", model is not None), ("top_k", top_k != 5)) if given]
 
 
 def _check_numbers(
@@ -529,7 +544,7 @@ def _first_stage(
         samples = plural(len(task.not_closed), "sample")
         notices.append(f"{system.name} could not be closed after {samples} ({task.not_closed[0]})")
     if concurrency is not None and concurrency > 1 and not system.capabilities.parallel:
-        notices.append(f"{system.name} cannot work on samples in parallel: --concurrency is 1")
+        notices.append(f"{system.name} cannot work on samples in parallel: {option('concurrency')} is 1")
     with files.writing(folder):
         manifest.update(_first_files(folder, made))
         manifest["run"] = made.id
@@ -555,8 +570,9 @@ def _check_same_run(folder: Path, earlier: Mapping[str, Any] | None, store: kara
         store.runs.get(earlier["run"])
     except KaratError:
         raise RequestError(
-            f"{folder} belongs to run {earlier['run']}, which is not in {store.url}: name its store with --store,"
-            " give another --output-dir, or judge its files with --eval-only"
+            f"{folder} belongs to run {earlier['run']}, which is not in {store.url}: name its store with"
+            f" {option('store')}, give another {option('output_dir')}, or judge its files with"
+            f" {option('eval_only', True)}"
         ) from None
 
 
@@ -709,7 +725,9 @@ def _percentile(values: Sequence[float], percent: int) -> float | None:
 def _from_files(folder: Path, baseline: str | None, store: karat.Store, common: Mapping[str, Any]) -> _Stage:
     """The run of files: the stored one where the store has it, else one that is made of their lines."""
     if not folder.is_dir():
-        raise RequestError(f"{folder} is not a directory: --eval-only needs the files of an earlier run")
+        raise RequestError(
+            f"{folder} is not a directory: {option('eval_only', True)} needs the files of an earlier run"
+        )
     manifest = files.read_manifest(folder)
     task = files.PipelineFiles(folder, manifest, baseline)
     notices = []

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from karat.datasets import whole_file
-from karat.errors import DataError, RequestError, plural
+from karat.errors import DataError, RequestError, option, plural
 from karat.memory._samples import question_unit, session_unit, summary_of_unit, units_of
 from karat.records import Example
 from karat.serialization import encode, prepared
@@ -115,7 +115,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         return None
     except NotADirectoryError as error:
         raise RequestError(
-            f"{path} cannot be read: a part of its path is a file: give another --output-dir"
+            f"{path} cannot be read: a part of its path is a file: give another {option('output_dir')}"
         ) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
@@ -144,13 +144,14 @@ def check_folder(
     `dataset` and `samples` say in the refusal what an id does not.
     """
     if folder.exists() and not folder.is_dir():
-        raise RequestError(f"{folder} is a file: give --output-dir a directory")
+        raise RequestError(f"{folder} is a file: give {option('output_dir')} a directory")
     manifest = read_manifest(folder)
     if manifest is None:
         found = [name for name in FIVE if (folder / name).exists()]
         if found:
             raise RequestError(
-                f"{folder} has a {found[0]} and no {MANIFEST}: give another --output-dir, or --eval-only to judge it"
+                f"{folder} has a {found[0]} and no {MANIFEST}: give another {option('output_dir')},"
+                f" or {option('eval_only', True)} to judge it"
             )
         return None
     before = manifest.get("identity")
@@ -169,7 +170,9 @@ def check_folder(
                 (name, *named) if name == "dataset" else (name, old, new) for name, old, new in changed
             ]
         changes = ", ".join(f"{name} {_short(old)} and not {_short(new)}" for name, old, new in changed[:3])
-        raise RequestError(f"{folder} belongs to another run ({changes}): give another --output-dir")
+        raise RequestError(
+            f"{folder} belongs to another run ({changes}): give another {option('output_dir')}"
+        )
     return manifest
 
 
@@ -322,11 +325,14 @@ class PipelineFiles(Task):
                             raise DataError(f"{path}:{number}: {error}") from error
                         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                             raise DataError(
-                                f"{path}:{number}: {error}: restore the file, or write it again without --eval-only"
+                                f"{path}:{number}: {error}: restore the file, or write it again without"
+                                f" {option('eval_only', True)}"
                             ) from error
                     offset += len(line)
         except FileNotFoundError:
-            raise DataError(f"{path} does not exist: --eval-only needs the files of stage 1") from None
+            raise DataError(
+                f"{path} does not exist: {option('eval_only', True)} needs the files of stage 1"
+            ) from None
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from error
         self._digests[name] = digest.hexdigest()
@@ -397,7 +403,7 @@ class PipelineFiles(Task):
         names = {known, (self.manifest or {}).get("asked_for")}
         if asked is not None and known is not None and asked not in names:
             raise RequestError(
-                f"{self.folder} has the files of {known!r}, not of {asked!r}: give that --baseline"
+                f"{self.folder} has the files of {known!r}, not of {asked!r}: give that {option('baseline')}"
             )
         return known or asked or "unknown"
 

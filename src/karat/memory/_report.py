@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import karat
-from karat.errors import plural
+from karat.errors import option, plural
 from karat.formatting import Block, Heading, Paragraph, Table
 from karat.memory._dimensions import BY_KEY, DIMENSIONS
 from karat.memory._evaluators import CONTEXT
@@ -187,7 +187,7 @@ def _details(metrics: dict[str, Any]) -> Table:
             number(retrieval["accuracy_per_1000_context_tokens"], 3),
         ],
         ["answer tokens", number(retrieval["answer_tokens"], 0)],
-        ["items cut by --context-tokens", f"{retrieval['items_cut']:,}"],
+        [f"items cut by {option('context_tokens')}", f"{retrieval['items_cut']:,}"],
         ["invented citations", f"{retrieval['invented_citations']:,}"],
     ]
     captions = metrics.get("captions")

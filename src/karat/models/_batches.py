@@ -28,7 +28,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import aiohttp
 import msgspec
 
-from karat.errors import CredentialsRefused, KaratError, RequestError, Stopped
+from karat.errors import CredentialsRefused, KaratError, RequestError, Stopped, option, wording
 from karat.models import _transport
 from karat.models._cache import connect
 from karat.models._endpoints import Endpoint, provider_of
@@ -343,14 +343,15 @@ class Batches:
             if isinstance(error, Stopped):
                 raise
             raise BatchFailed(
-                f"{error}: the batch was not created: correct it, then repeat the command to submit it again"
+                f"{error}: the batch was not created: correct it, then repeat the"
+                f" {wording('command', 'call')} to submit it again"
             ) from None
         finally:
             renewing.cancel()
         self._log.submitted(intent.id, batch)
         _log.warning(
-            "batch %s: %d requests to %s; interrupt at any time, the same command (without --new) attaches to it",
-            batch, len(part), part[0].target.endpoint.spec,
+            "batch %s: %d requests to %s; interrupt at any time, the same %s (without %s) attaches to it",
+            batch, len(part), part[0].target.endpoint.spec, wording("command", "call"), option("new", True),
         )  # fmt: skip
 
     async def _renew(self, intent: str) -> None:
@@ -870,7 +871,8 @@ class _OpenAI(_Client):
             reason = first.get("message") if isinstance(first, dict) else None
             raise BatchFailed(
                 f"{self.spec}: batch {batch} was refused: {one_line(str(reason or 'no reason given'), 300)}:"
-                " correct it, then repeat the command to submit it again"
+                " correct it, then repeat the"
+                f" {wording('command', 'call')} to submit it again"
             )
         found: Results = []
         for file in files:

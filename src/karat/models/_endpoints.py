@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from karat.errors import ConfigError, RequestError, UnknownName, did_you_mean, nearest, refuse_nul
+from karat.errors import ConfigError, RequestError, UnknownName, did_you_mean, nearest, refuse_nul, wording
 from karat.models._messages import PARAMETERS
 from karat.models._prices import Price, find_price
 from karat.models._recording import _default_model
@@ -56,7 +56,7 @@ class SygraEntry:
         if kind not in COMPATIBLE:
             raise self._refuse(
                 f"not supported: models of the type {kind} (supported: {', '.join(COMPATIBLE)});"
-                " name another model with --model"
+                f" name another model{wording(' with --model', '')}"
             )
         model = str(self.given.get("model") or self.given.get("model_serving_name") or self.name)
         out: dict[str, Any] = {"model": model, "parameters": self._parameters()}
@@ -73,7 +73,8 @@ class SygraEntry:
             url = "http://localhost:11434/v1"
         if not url:
             raise self._refuse(
-                f"has no address: {_how_to_set(f'{variable}_URL')}, or name another model with --model"
+                f"has no address: {_how_to_set(f'{variable}_URL')}, or name another"
+                f" model{wording(' with --model', '')}"
             )
         host = urlsplit(url).hostname or ""
         if host.endswith((".azure.com", ".azure.us")) and urlsplit(url).path in ("", "/"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from karat.errors import BudgetReached, ConfigError, RequestError, Stopped
+from karat.errors import BudgetReached, ConfigError, RequestError, Stopped, wording
 from karat.models._messages import Request
 from karat.models.providers import requested_tier
 from karat.serialization import prepared
@@ -281,7 +281,7 @@ class Budget:
         return (
             f"the budget of ${self.limit:g} is reached: ${self.spent:.4f} is spent and the next call may cost"
             f" ${worst:.4f}; finished items are stored;"
-            " the same command continues with a new budget of the same size"
+            f" the same {wording('command', 'call')} continues with a new budget of the same size"
         )
 
     def settle(self, worst: float, cost: float) -> None:

@@ -14,7 +14,7 @@ from typing import IO, Any
 import msgspec
 
 from karat.datasets.writers import ANY, FORMATS, NUMBER, TEXT, WHOLE, record_writer, unwritable, whole_file
-from karat.errors import MissingDependency, RequestError, did_you_mean
+from karat.errors import MissingDependency, RequestError, did_you_mean, option
 from karat.store.arrow import table_with
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.rows import place_name
@@ -79,7 +79,9 @@ def format_of(path: str | None, given: str | None) -> str:
     ending = Path(path).suffix.lower().lstrip(".")
     ending = {"ndjson": "jsonl", "pq": "parquet"}.get(ending, ending)
     if ending not in FORMATS:
-        raise RequestError(f"{path} has no known format: {did_you_mean(ending, FORMATS)}, or --format")
+        raise RequestError(
+            f"{path} has no known format: {did_you_mean(ending, FORMATS)}, or {option('format')}"
+        )
     return ending
 
 

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
-from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_you_mean, nearest
+from karat.errors import (
+    RequestError,
+    StoreBusy,
+    StoreError,
+    UnknownName,
+    did_you_mean,
+    nearest,
+    option,
+    wording,
+)
 from karat.registry import Registry
 from karat.store.backend import Backend, HeaderRow, NoStoreYet
 from karat.store.run_labels import check_labels
@@ -85,12 +94,12 @@ class Store:
         every = [name for names in known.values() for name in names]
         every += [label for label in self._labels() if label not in every]
         if not every:
-            return "the store is empty: karat run creates the first run"
+            return f"the store is empty: {wording('karat run', 'karat.run')} creates the first run"
         every.append("latest")
         of_task = [run.id for run in self.runs.list() if run.header.task == id]
         if of_task:
             some = f"{', '.join(of_task[: -NEWEST - 1 : -1])}{', …' if len(of_task) > NEWEST else ''}"
-            label = self.command("tag", of_task[-1], id)
+            label = wording(self.command("tag", of_task[-1], id), f"store.tag({of_task[-1]!r}, [{id!r}])")
             return f"it is the task of {some}: name a run by its id, or give it a label: {label}"
         if nearest(id, every):
             return did_you_mean(id, every)
@@ -99,7 +108,8 @@ class Store:
             for kind, names in known.items()
             if names
         ]
-        return f"there are {'; '.join(newest)} ({self.command('ls')} lists all)"
+        every_one = wording(f"{self.command('ls')} lists all", "store.runs.list() lists all runs")
+        return f"there are {'; '.join(newest)} ({every_one})"
 
     def _labels(self) -> list[str]:
         every = (self.runs, self.evaluations, self.aggregations, self.datasets)
@@ -255,7 +265,7 @@ class Store:
 def _made_from(id: str, below: list[str]) -> RequestError:
     return RequestError(
         f"{id} cannot be removed: {', '.join(below)} {'depends' if len(below) == 1 else 'depend'} on it;"
-        " --cascade removes all"
+        f" {option('cascade', True)} removes all"
     )
 
 
@@ -307,9 +317,10 @@ def open_existing(url: str | None) -> Store:
     """As `open_store`, but raise where there is no SQLite file yet: reading must not leave an empty one behind."""
     path = store_file(url)
     if path is not None and not path.exists():
-        source = "--store" if url else "KARAT_STORE" if os.environ.get("KARAT_STORE") else "the default"
+        source = option("store") if url else "KARAT_STORE" if os.environ.get("KARAT_STORE") else "the default"
         raise RequestError(
-            f"there is no store {path} ({source}): karat run creates one, or name another with --store URL"
+            f"there is no store {path} ({source}): {wording('karat run', 'karat.run')} creates one, or name another"
+            f" with {option('store', 'URL')}"
         )
     return open_store(url or None)
 

@@ -206,7 +206,7 @@ def _incomplete(handle: StoredDataset | Run | Evaluation, what: str) -> StoreErr
         return StoreError(f"{handle.id} was removed from {backend.url} while it was read")
     return StoreError(
         f"{handle.id} in {backend.url} is damaged: {what}; restore the store from a copy"
-        " (karat doctor --store lists the damage)"
+        " (karat doctor lists the damage)"
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from karat.errors import StoreBusy, StoreError
+from karat.errors import StoreBusy, StoreError, option, wait_or_new
 from karat.keys import Holder
 from karat.store.backend import Backend, LeaseRow
 
@@ -215,7 +215,7 @@ def _busy(backend: Backend, number: int) -> StoreBusy:
     header, holder = backend.header(number), holder_of(backend, number)
     if header is None:
         return StoreBusy(
-            f"another process removed this run or evaluation from {backend.url}: start again with --new"
+            f"another process removed this run or evaluation from {backend.url}: start again with {option('new', True)}"
         )
     who = f"{holder.who} since {holder.since}" if holder else "another process"
-    return StoreBusy(f"{header.id} is held by {who}: --wait or --new")
+    return StoreBusy(f"{header.id} is held by {who}: {wait_or_new()}")

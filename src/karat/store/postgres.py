@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 from zlib import crc32
 
-from karat.errors import MissingDependency, StoreError, StoreRefused
+from karat.errors import MissingDependency, StoreError, StoreRefused, wording
 from karat.redaction import Redactor
 from karat.store.backend import SCHEMA, ItemKeys, NoStoreYet, StoredRow, TextPattern, checksum
 from karat.store.columns import pack
@@ -169,7 +169,9 @@ class PostgresBackend(SqlBackend):
     def _prepare_to_read(self) -> None:
         version = self._write(self._version)
         if version == 0:
-            raise NoStoreYet(f"there is no store in {self.url}: karat run creates one")
+            raise NoStoreYet(
+                f"there is no store in {self.url}: {wording('karat run', 'karat.run')} creates one"
+            )
         self._refuse_newer(version)
         self._checksum = "checksum" if version >= 2 else "NULL"
         self._keeps_columns = version >= 3

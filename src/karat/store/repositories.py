@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_you_mean
+from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_you_mean, option, wording
 from karat.keys import Decision, Previous, Wanted, decide
 from karat.records import (
     AUDIT,
@@ -183,7 +183,7 @@ class Repository(Generic[H, B]):
                 self._rewrite(handle, header)
         if not refused:
             return ""
-        return f"{', '.join(refused)} (--new makes another {self.kind} with what was given)"
+        return f"{', '.join(refused)} ({option('new', True)} makes another {self.kind} with what was given)"
 
     def remove_labels(self, handle: B, labels: Sequence[str]) -> None:
         """Take labels off something; those it does not have are ignored."""
@@ -217,9 +217,10 @@ def labelled(store: Store, label: str, rows: Sequence[HeaderRow]) -> HeaderRow |
     found = [row for row in rows if quoted in row.payload and label in _labels_of(row.payload).labels]
     if len(found) > 1:
         kind, ids = found[0].kind, ", ".join(row.id for row in found[:-6:-1])
+        move = wording(store.command("tag", "ID", label, "--move"), f"store.tag(ID, [{label!r}], move=True)")
         raise RequestError(
             f"{len(found)} {kind}s have the label {label!r}: {ids}{', …' if len(found) > 5 else ''}; name one by"
-            f" its id, or move the label: {store.command('tag', 'ID', label, '--move')}"
+            f" its id, or move the label: {move}"
         )
     return found[0] if found else None
 

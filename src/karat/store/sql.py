@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 from zlib import crc32
 
-from karat.errors import RequestError, StoreBusy, StoreError, TookTooLong, plural
+from karat.errors import RequestError, StoreBusy, StoreError, TookTooLong, plural, wait_or_new
 from karat.store.backend import (
     OK,
     REUSED,
@@ -184,7 +184,7 @@ class SqlBackend:
         id = header.id if header is not None else "it"
         by = f"process {lease.process} on {lease.host}" if lease is not None else "another process"
         return StoreBusy(
-            f"{id} was taken over by {by}, because this process did not renew its lease: --wait or --new"
+            f"{id} was taken over by {by}, because this process did not renew its lease: {wait_or_new()}"
         )
 
     def scan(self, parent: int, start: int, stop: int) -> list[StoredRow]:
@@ -488,7 +488,7 @@ class SqlBackend:
             if expected is not None and not _is_sound(payload, expected):
                 raise StoreError(
                     f"the header of {id} in {self.url} has damaged content: restore the store from a copy"
-                    " (karat doctor --store lists the damage)"
+                    " (karat doctor lists the damage)"
                 )
         return [HeaderRow._make(row[:-1]) for row in rows]
 

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 from zlib import crc32
 
-from karat.errors import KaratError, StoreError, StoreRefused, plural
+from karat.errors import KaratError, StoreError, StoreRefused, plural, wording
 from karat.files import write_ahead
 from karat.store.backend import SCHEMA, ItemKeys, StoredRow, TextPattern
 from karat.store.columns import pack
@@ -136,7 +136,9 @@ class SqliteBackend(SqlBackend):
         try:
             if path is not None and read_only:
                 if not path.exists():
-                    raise StoreRefused(f"there is no store {path}: karat run creates one")
+                    raise StoreRefused(
+                        f"there is no store {path}: {wording('karat run', 'karat.run')} creates one"
+                    )
                 self._open_to_read(path)
             else:
                 self._open(synchronous)

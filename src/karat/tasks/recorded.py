@@ -20,7 +20,7 @@ from karat.datasets.readers.rows import (
     bounded_lines,
     size_of_regular_file,
 )
-from karat.errors import DataError, RequestError, did_you_mean
+from karat.errors import DataError, RequestError, did_you_mean, option, wording
 from karat.paths import MISSING, kind_of, parse
 from karat.records import Example
 from karat.serialization import prepared
@@ -52,9 +52,9 @@ class RecordedOutputs(Task):
     def __init__(
         self, path: str | Path, *, output: str | None = None, id: str | None = None, name: str | None = None
     ) -> None:
-        for option, field in (("output", output), ("id", id)):
+        for argument, field in (("output", output), ("id", id)):
             if field is not None and (not isinstance(field, str) or not field):
-                raise RequestError(f"{option}= takes the name of a field of the records, not {field!r:.60}")
+                raise RequestError(f"{argument}= takes the name of a field of the records, not {field!r:.60}")
         self.path = Path(path)
         self._id = parse("id" if id is None else id)
         self._output = None if output is None else parse(output)
@@ -118,7 +118,8 @@ class RecordedOutputs(Task):
         if id is MISSING:
             raise DataError(
                 f"{place}: there is {self._id.why_missing(row)}; {FORM}"
-                " (name the field of the id with --output-id FIELD, or id: of the task in an experiment)"
+                f" (name the field of the id with {wording('--output-id FIELD', 'id=FIELD')}, or id: of the task in an"
+                " experiment)"
             )
         try:
             id = msgspec.convert(id, str | int)
@@ -134,12 +135,15 @@ class RecordedOutputs(Task):
             if self._output is not None:
                 wanted = self._output.why_missing(self._decode_row(line))
             raise DataError(
-                f"{place}: has {wanted} (name the field of the output with --output FIELD, or output: in an"
-                " experiment)"
+                f"{place}: has {wanted} (name the field of the output with {option('output', 'FIELD')}, or"
+                " output: in an experiment)"
             )
         key = (str(id), record.attempt)
         if key in self._where:
-            raise DataError(f"{place}: a second output for {key[0]!r}, attempt {key[1]}")
+            raise DataError(
+                f"{place}: a second output for {key[0]!r}, attempt {key[1]}: number further attempts with the"
+                " field attempt"
+            )
         self._where[key] = offset
 
     def _value(self, record: _Line, line: bytes) -> Any:

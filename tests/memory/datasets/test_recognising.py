@@ -64,14 +64,14 @@ def test_another_type_can_be_forced_and_is_an_error_that_says_where(tmp_path, na
     ("content", "problem"),
     [
         (b"[]", "no rows"),
-        (b"{}", "--dataset-type"),
-        (b"[1, 2]", "--dataset-type"),
-        (b"null", "--dataset-type"),
-        (b'[{"a": 1}]', "--dataset-type"),
+        (b"{}", "dataset_type"),
+        (b"[1, 2]", "dataset_type"),
+        (b"null", "dataset_type"),
+        (b'[{"a": 1}]', "dataset_type"),
         (b"\x00\x01", "JSON"),
         (b"[" * 10_000, "JSON"),
         (b"\xff\xfe[\x00", "JSON"),
-        (b'{"sessions": 5}', "--dataset-type"),
+        (b'{"sessions": 5}', "dataset_type"),
     ],
 )
 def test_what_is_no_dataset_is_refused(tmp_path, content, problem):
@@ -103,7 +103,7 @@ def test_a_file_without_rows_is_called_so(tmp_path, name, text):
     with pytest.raises(DataError) as caught:
         read_memory_dataset(tmp_path / name)
     assert "no rows" in str(caught.value) or "empty" in str(caught.value)
-    assert "--dataset-type" not in str(caught.value)
+    assert "dataset_type" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ['[{"question_id": 1,', '{"uuid": "u"}\n{"uuid"'])
@@ -117,7 +117,7 @@ def test_a_file_that_is_no_json_is_called_so(tmp_path, text):
 def test_wrong_paths_and_types_are_refused(tmp_path, refuses):
     with refuses(DataError):
         read_memory_dataset(tmp_path / "none")
-    with pytest.raises(DataError, match="--dataset-type"):
+    with pytest.raises(DataError, match="dataset_type"):
         read_memory_dataset(tmp_path)
     with pytest.raises(DataError):
         read_memory_dataset("a\0b")

@@ -315,5 +315,5 @@ def test_a_service_that_does_not_run_is_named_with_its_address():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    with pytest.raises(ServiceFailed, match=rf"127\.0\.0\.1:{port}.*--param url"):
+    with pytest.raises(ServiceFailed, match=rf"127\.0\.0\.1:{port}.*its parameter url"):
         HttpMemory(url=f"http://127.0.0.1:{port}/memory", name="mine").capabilities()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from karat.datasets.transformations import addressed_media
-from karat.errors import DataError, MissingDependency
+from karat.errors import DataError, MissingDependency, wording
 
 SAVED = ("state.json", "dataset_dict.json")
 """What a folder that `save_to_disk` wrote has: of one split, and of several."""
@@ -101,7 +101,7 @@ def resolved_revision(config: Mapping[str, Any]) -> str | None:
     except Exception as error:
         raise DataError(
             f"{config['repo_id']} cannot be found on the hub: {type(error).__name__}: {error}"
-            " (give local data instead with --data FILE)"
+            f" (give local data instead{wording(' with --data FILE', '')})"
         ) from error
     return str(info.sha)
 

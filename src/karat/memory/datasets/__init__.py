@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from karat.errors import DataError, RequestError
+from karat.errors import DataError, RequestError, option
 from karat.memory._samples import check_sample
 from karat.memory._system import Sample
 from karat.registry import Registry
@@ -80,7 +80,8 @@ class MemoryDataset:
             self.corrections.check_all_used()
         if not seen:
             raise DataError(
-                f"{self.path} holds no samples of type {self.type!r}: check the path and --dataset-type"
+                f"{self.path} holds no samples of type {self.type!r}: check the path and"
+                f" {option('dataset_type')}"
             )
 
     def ceiling(self) -> str | None:
@@ -157,7 +158,7 @@ def _recognise(path: Path) -> str:
     if not found and path.is_file() and _has_no_rows(path):
         raise DataError(f"{path} has no rows: {empty}")
     problem = "its type is not recognised" if not found else f"it could be {' or '.join(found)}"
-    raise DataError(f"{path}: {problem}; give --dataset-type, one of {', '.join(names)}")
+    raise DataError(f"{path}: {problem}; give {option('dataset_type')}, one of {', '.join(names)}")
 
 
 def _has_no_rows(path: Path) -> bool:

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 
 import msgspec
 
-from karat.errors import KaratError, RequestError
+from karat.errors import KaratError, RequestError, wording
 from karat.memory import memory_systems
 from karat.memory._system import Capabilities, MemorySystem, Retrieval, RetrievedMemory, StoredMemory, Turn
 from karat.memory.systems._turns import check_share, check_whole
@@ -206,7 +206,7 @@ class HttpMemory(_ServiceMemory):
         except ConnectionRefusedError as error:
             raise ServiceFailed(
                 f"{self.name}: {operation}: nothing listens at {self._parts.hostname}:{self._port}: start the service,"
-                " or correct --param url"
+                f" or correct {wording('--param url', 'its parameter url')}"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self._disconnect()

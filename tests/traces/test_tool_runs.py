@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from karat.traces import normalize
-from karat.traces._tool_runs import tool_run
+from karat.traces._observations import tool_run
 
 ARGUMENTS = {"city": "Oslo", "days": [1, 2]}
 CALLBACK = {"input_str": str(ARGUMENTS), "inputs": ARGUMENTS, "tags": ["t"], "kwargs": {"tool_call_id": "c1"}}

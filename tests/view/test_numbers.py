@@ -16,7 +16,7 @@ from karat.analysis.summary import summarise
 from karat.store.columns import kind_of_outcome
 from karat.store.rows import Row
 from karat.tasks import FunctionTask
-from karat.view.addresses import quoted
+from karat.view import quoted
 from karat.view.data import Viewer
 from tests.analysis.test_filters_by_columns import World
 

@@ -44,8 +44,7 @@ from karat.layout import Styled
 
 if TYPE_CHECKING:
     from karat.analysis.gates import Limit
-    from karat.experiments.consistency import DataSample
-    from karat.experiments.plan import Plan
+    from karat.experiments.plan import DataSample, Plan
     from karat.experiments.running import Outcome
     from karat.graph import GraphTask, Written
     from karat.records import RunHeader
@@ -311,32 +310,32 @@ def _check_parts(
     aggregators: list[Any],
 ) -> None:
     """Refuse parts that do not fit each other or the data, before anything runs."""
-    from karat.experiments import consistency
+    from karat.experiments import plan as checks
 
     first = sample.examples[0] if sample.examples else None
     fields = list(first.input) if first is not None and isinstance(first.input, dict) else []
-    problem = consistency.input_problem(runs[0].task, sample)
+    problem = checks.input_problem(runs[0].task, sample)
     if problem is not None:
         fix = f"name the field with --input{_one_of(fields)}" if fields else "check --input"
         raise UsageError(f"{given.data}: {problem}; {fix}")
-    problem = consistency.record_problem(runs[0].task, sample)
+    problem = checks.record_problem(runs[0].task, sample)
     if problem is not None:
         raise UsageError(problem)
     for each in evaluators:
-        if consistency.lacks_reference(each.evaluator, sample):
+        if checks.lacks_reference(each.evaluator, sample):
             others = _one_of([*fields, *(first.metadata if first is not None else ())])
             raise UsageError(
                 f"{each.evaluator.key} needs an expected output and no example of {given.data} has one:"
                 f" name its field with --expected{others}"
             )
-        problem = consistency.evaluator_problem(each.evaluator, runs)
+        problem = checks.evaluator_problem(each.evaluator, runs)
         if problem is not None:
             raise UsageError(f"-e {each.name}: {problem}")
     by_key = {each.evaluator.key: each.evaluator for each in evaluators}
     for each in aggregators:
         for place, text in (
-            *consistency.field_problems(each, sample),
-            *consistency.aggregator_problems(each, by_key, given.attempts or 1),
+            *checks.field_problems(each, sample),
+            *checks.aggregator_problems(each, by_key, given.attempts or 1),
         ):
             raise UsageError(
                 f"-a {each.name}: {'.'.join(map(str, (*place, '')))[:-1]}{': ' if place else ''}{text}"
@@ -367,7 +366,7 @@ def _dataset(given: argparse.Namespace) -> tuple[Any, DataSample]:
 
     from karat.datasets.dataset import Dataset
     from karat.datasets.readers.rows import FORMATS
-    from karat.experiments.consistency import DataSample
+    from karat.experiments.plan import DataSample
     from karat.store import open_existing
 
     if given.data == "-":
@@ -411,7 +410,7 @@ def _skipped_notice(dataset: Any) -> str:
 
 def _checked(plan: Plan, terminal: Terminal) -> int:
     from karat.errors import plural
-    from karat.experiments.consistency import record_notice, reference_notice, refuse_missing_keys
+    from karat.experiments.plan import record_notice, reference_notice, refuse_missing_keys
     from karat.formatting import clean
     from karat.store import check_store
 
@@ -689,7 +688,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     plan = _graph_plan(task, dataset, given, count)
     _refuse_thresholds(read_thresholds(given.fail_under), plan)
     if given.check:
-        from karat.experiments.consistency import refuse_missing_keys
+        from karat.experiments.plan import refuse_missing_keys
 
         refuse_missing_keys(plan)
         return _checked_graph(task, dataset, terminal)

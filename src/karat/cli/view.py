@@ -52,7 +52,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from urllib.parse import quote
 
     from karat.store import open_store, store_file
-    from karat.view.addresses import find_run
+    from karat.view import find_run
 
     if len(given.ids) > 2 and not given.by:
         raise UsageError("karat view takes at most two runs: name one to see its rows, two to compare them")
@@ -108,7 +108,7 @@ def _refuse_options(given: argparse.Namespace) -> None:
 def _key(run: Run, given: argparse.Namespace) -> str:
     """The row of an example, as addresses name it."""
     from karat.cli.show import find_example
-    from karat.view.addresses import write_key
+    from karat.view import write_key
 
     return write_key(find_example(run.dataset, given.example)[0], given.attempt, given.unit or "")
 

@@ -26,21 +26,19 @@ from karat.errors import (
     wording,
 )
 from karat.evaluators._base import ResolvedEvaluator, evaluators, resolve_evaluator
-from karat.experiments.consistency import (
+from karat.experiments.plan import (
     DataSample,
+    Plan,
+    PlannedRun,
     aggregator_problems,
     evaluator_problem,
     field_problems,
-    input_problem,
-    lacks_reference,
-    record_problem,
-)
-from karat.experiments.plan import (
-    Plan,
-    PlannedRun,
     file_beside,
     function_at,
     function_task,
+    input_problem,
+    lacks_reference,
+    record_problem,
     refuse_absent,
     refuse_unfit,
     refuse_unknown,

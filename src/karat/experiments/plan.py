@@ -1,18 +1,39 @@
-"""The plan of an experiment file or a command line, with every part built."""
+"""The plan of an experiment file or a command line with every part built, and whether the parts fit each other."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from karat.errors import MissingDependency, RequestError, did_you_mean, nearest, refuse_nul, wording
+from karat.aggregators._base import Resolved, fits, folding_part, kinds_text
+from karat.aggregators._pass_k import OverAttempts
+from karat.documents import Place
+from karat.errors import (
+    ConfigError,
+    MissingDependency,
+    RequestError,
+    did_you_mean,
+    nearest,
+    refuse_nul,
+    unknown_metadata,
+    wording,
+)
+from karat.evaluators._base import kind_of, threshold_problem
+from karat.json_schema import refuse_remote_references
+from karat.paths import MISSING, find
+from karat.records import Example
 from karat.registry import load_object
 from karat.serialization import annotations_of
+from karat.store.handles import StoredDataset
 from karat.tasks import Task, as_task, tasks
 from karat.tasks.function import PLAIN, FunctionTask
+from karat.tasks.prompt import PromptTask
+from karat.tasks.recorded import RecordedOutputs
 
 YAML = (".yaml", ".yml")
 
@@ -196,3 +217,208 @@ def refuse_absent(spec: str | None) -> None:
     if find_spec("xllamacpp") is None:
         raise MissingDependency("xllamacpp", "local", model.spec)
     find(model.endpoint.model)
+
+
+# Whether the parts of a plan fit each other, the data and the surroundings: what would fail later is found here.
+#
+# An experiment file and a command line use the same checks; each adds the place and the fix in its own words.
+
+
+LOOKED_AT = 100
+JUDGES = ("evaluate", "compare", "evaluate_runs", "__call__")
+
+Problem = tuple[Place, str]
+"""A problem with its place below the part that has it."""
+
+
+class DataSample:
+    """The first examples of a dataset; what they do not show is looked for in the rest, unless that is in a store."""
+
+    def __init__(self, dataset: Any = ()) -> None:
+        self.examples: list[Example] = list(islice(dataset, LOOKED_AT))
+        self._whole = len(dataset) <= LOOKED_AT
+        self._dataset = None if isinstance(dataset, StoredDataset) else dataset
+
+    def may_have(self, test: Callable[[Example], bool]) -> bool:
+        """Whether an example passes a test; True where that is not known."""
+        if not self.examples or any(map(test, self.examples)):
+            return True
+        return not self._whole and (self._dataset is None or any(map(test, self._dataset)))
+
+
+def input_problem(task: Any, sample: DataSample) -> str | None:
+    """Explain by the first example why no input fits the first parameter of a task; None if one fits."""
+    if not hasattr(task, "misfit") or sample.may_have(lambda example: task.misfit(example) is None):
+        return None
+    first = sample.examples[0]
+    return f"example {first.id!r}: {task.misfit(first)}"
+
+
+def lacks_reference(evaluator: Any, sample: DataSample) -> bool:
+    """Whether an evaluator needs an expected output, and no example has one."""
+    needs = getattr(evaluator, "needs_reference", False)
+    return bool(needs) and not sample.may_have(lambda example: example.expected is not None)
+
+
+def evaluator_problem(evaluator: Any, runs: Sequence[PlannedRun]) -> str | None:
+    """Why an evaluator would fail on every item, or has nothing to compare."""
+    if not any(callable(getattr(evaluator, name, None)) for name in JUDGES):
+        return f"{evaluator.key!r} has none of the methods {', '.join(JUDGES)}: define one of them"
+    schema = getattr(evaluator, "params", {}).get("schema")
+    try:
+        refuse_remote_references(schema if isinstance(schema, Mapping) else {})
+    except RequestError as error:
+        return f"{evaluator.key!r}: {error}"
+    if kind_of(evaluator) == "single" or len(runs) != 1:
+        return None
+    return (
+        f"{evaluator.key!r} compares runs, but there is only one: list several models: or a matrix:, or compare stored"
+        f" runs with {wording('karat evaluate', 'karat.evaluate')}"
+    )
+
+
+def aggregator_problems(
+    built: Resolved, evaluators: Mapping[str, Any], attempts: int = 1
+) -> Iterator[Problem]:
+    """An aggregator needs evaluators of its kind, labels where it counts classes, and enough attempts."""
+    part = folding_part(built.aggregator)
+    if isinstance(part, OverAttempts) and max(part.k) > attempts:
+        have = "there is 1" if attempts == 1 else f"there are {attempts:,}"
+        yield (
+            ("params", "k"),
+            f"k={max(part.k):,} needs as many attempts, and {have}: set attempts to {max(part.k):,}",
+        )
+    confidence = built.params.get("confidence", 0.95)
+    if not (isinstance(confidence, (int, float)) and 0 < confidence < 1):
+        yield ("params", "confidence"), f"{confidence!r:.60} is not a number between 0 and 1, such as 0.95"
+    function = folding_part(built.aggregator)
+    if inspect.isfunction(function) and not _takes_one(function):
+        yield (), f"{built.name!r} must take one parameter, the list of results"
+    unknown = [key for key in built.of or () if key not in evaluators]
+    for key in unknown:
+        yield ("of",), f"no evaluator has the key {key!r}: {did_you_mean(key, evaluators)}"
+    if unknown:
+        return
+    over = getattr(built.aggregator, "over", frozenset({"single"}))
+    fitting = [key for key in (built.of or evaluators) if fits(kind_of(evaluators[key]), over)]
+    threshold = built.params.get("threshold")
+    for key in fitting:
+        if isinstance(threshold, (int, float)) and (problem := threshold_problem(threshold, evaluators[key])):
+            yield ("params", "threshold"), f"{threshold:g} is not a threshold: {problem}"
+    if not fitting:
+        yield (), f"{built.name!r} needs results of {kinds_text(over)}, and the experiment has none"
+    elif getattr(folding_part(built.aggregator), "needs_labels", False):
+        for key in fitting:
+            if getattr(evaluators[key], "gives_labels", None) is False:
+                yield (
+                    (),
+                    f"{built.name!r} counts classes, and the results of {key!r} have no labels: aggregate it with"
+                    f" accuracy or mean, or list in of: the evaluators that {built.name!r} applies to",
+                )
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    return True
+
+
+def field_problems(built: Resolved, sample: DataSample) -> Iterator[Problem]:
+    """The metadata fields that an aggregator groups or clusters by, and that no example has."""
+    for name in ("by", "cluster"):
+        given = built.params.get(name)
+        for field in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
+            if isinstance(field, str) and not sample.may_have(
+                lambda example, field=field: find(example.metadata, field) is not MISSING  # type: ignore[misc]  # bound now
+            ):
+                known = {str(key) for example in sample.examples for key in example.metadata}
+                yield ("params", name), unknown_metadata(field, known)
+
+
+def record_problem(task: Any, sample: DataSample) -> str | None:
+    """Why recorded outputs are those of another dataset."""
+    if not isinstance(task, RecordedOutputs) or not sample.examples:
+        return None
+    recorded = task.ids
+    if sample.may_have(lambda example: example.id in recorded):
+        return None
+    first = sample.examples[0].id
+    return (
+        f"no record of {task.path} belongs to an example: the records have ids such as {min(recorded)!r:.60}, the"
+        f" examples such as {first!r:.60}; name the fields of the ids: {wording('--id', 'id=')} of the dataset and"
+        f" {wording('--output-id', 'id=')} of the records, or id: in an experiment"
+    )
+
+
+def record_notice(task: Any, dataset: Any) -> str:
+    """Which examples recorded outputs leave out."""
+    if not isinstance(task, RecordedOutputs) or isinstance(dataset, str):
+        return ""
+    recorded = task.ids
+    missing = [example.id for example in dataset if example.id not in recorded]
+    some = f"{', '.join(missing[:5])}{', …' if len(missing) > 5 else ''}"
+    return (
+        f"{task.path.name} has no output for {len(missing):,} of {len(dataset):,} examples ({some})"
+        if missing
+        else ""
+    )
+
+
+def reference_notice(plan: Plan) -> str:
+    """How many examples have no expected output, where an evaluator needs one."""
+    from karat.evaluators._base import resolve_evaluator
+
+    if isinstance(plan.dataset, str):
+        return ""
+    evaluators = [resolve_evaluator(each).evaluator for each in plan.evaluators]
+    needing = [each.key for each in evaluators if getattr(each, "needs_reference", False)]
+    without = [example.id for example in plan.dataset if example.expected is None] if needing else []
+    if not without:
+        return ""
+    some = f"{', '.join(without[:3])}{', …' if len(without) > 3 else ''}"
+    have = "has" if len(without) == 1 else "have"
+    return (
+        f"{len(without):,} of {len(plan.dataset):,} examples {have} no expected output ({some}):"
+        f" {', '.join(needing)} will fail for {'it' if len(without) == 1 else 'them'}"
+    )
+
+
+def refuse_missing_keys(plan: Plan) -> None:
+    """Raise an error that lists the models of a plan that need a key which is not set; nothing is called."""
+    from karat.models._request_context import read_secret
+
+    found: dict[str, None] = {}
+    for model in _models_of(plan):
+        endpoint = getattr(model, "endpoint", None)
+        if endpoint is None or not endpoint.needs_key or endpoint.key_command:
+            continue
+        names = [name for name in (endpoint.key_env, endpoint.token_env) if name]
+        if not any(map(read_secret, names)):
+            found[f"{endpoint.spec} needs a key: set {' or '.join(names)}"] = None
+    if found:
+        raise ConfigError(found)
+
+
+def _models_of(plan: Plan) -> Iterator[Any]:
+    """The models that the tasks and evaluators of a plan are known to ask."""
+    from karat.evaluators._base import resolve_evaluator
+    from karat.evaluators.judges._base import JudgeEvaluator
+    from karat.graph import GraphTask
+    from karat.models import get
+
+    for run in plan.runs:
+        if isinstance(run.task, PromptTask):
+            yield run.task.model
+        elif isinstance(run.task, GraphTask):
+            yield from (use.model for use in run.task.plan.models())
+        elif run.model:
+            yield get(run.model)
+    for each in plan.evaluators:
+        evaluator = getattr(each, "evaluator", None) or resolve_evaluator(each).evaluator
+        if isinstance(evaluator, JudgeEvaluator):
+            yield from evaluator.settings.models
+        embedder = getattr(evaluator, "params", {}).get("embedder")
+        if isinstance(embedder, str):
+            yield get(embedder)

@@ -221,7 +221,7 @@ def _refuse_missing_keys(plan: Plan, store: Store, data: StoredDataset) -> None:
     judges = [each for each in plan.evaluators if hasattr(getattr(each, "evaluator", None), "settings")]
     if not prompts and not judges:  # most plans: the modules below take longer to import than this
         return
-    from karat.experiments.consistency import refuse_missing_keys
+    from karat.experiments.plan import refuse_missing_keys
 
     finished = {
         (run.header.dataset, run.header.task, run.header.metadata.get("model"))

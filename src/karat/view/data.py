@@ -48,7 +48,7 @@ from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row
 from karat.store.run_labels import brief_settings, run_labels
 from karat.store.sql import check_time_limit
-from karat.view.addresses import Download, escaped, find_pair, find_run, quoted, read_key, write_key
+from karat.view import Download, escaped, find_pair, find_run, quoted, read_key, write_key
 from karat.view.column_builds import ColumnBuilder, NotBuiltYet
 from karat.view.items import LONGEST_TEXT, ItemPage, compared_calls, item_of, output_text, shown_text
 

@@ -17,7 +17,7 @@ from karat.store.handles import Evaluation, Run
 from karat.store.repositories import example_decoder, output_decoder, result_decoder
 from karat.store.rows import error_text, judged_of, steps_line
 from karat.traces import Step
-from karat.view.addresses import Download
+from karat.view import Download
 
 LONGEST_TEXT = 300
 """Characters of a value in a list of rows."""

@@ -25,7 +25,7 @@ from aiohttp import web
 
 from karat.errors import KaratError, Stopped, StoreRefused, TookTooLong, UnknownName
 from karat.store.sql import time_limit
-from karat.view.addresses import Download
+from karat.view import Download
 from karat.view.column_builds import NotBuiltYet
 
 if TYPE_CHECKING:

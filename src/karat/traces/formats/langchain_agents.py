@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from karat.traces._objects import plain
-from karat.traces._tool_runs import tool_run
+from karat.traces._observations import tool_run
 from karat.traces.detection import placed
 from karat.traces.formats.langchain import is_path
 from karat.traces.steps import Step, ToolResult, UnreadCall, Unused, rest

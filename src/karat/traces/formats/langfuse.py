@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 from karat.traces._objects import decoded, plain
-from karat.traces._observations import Observation, combine, messages
+from karat.traces._observations import Observation, check_name, combine, messages, tool_run
 from karat.traces._spans import Span
-from karat.traces._tool_runs import check_name, tool_run
 from karat.traces.steps import Step, Unused, rest
 
 name = "langfuse"

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from karat.traces._objects import decoded, plain
-from karat.traces._observations import Observation, combine, messages
-from karat.traces._tool_runs import check_name, message_of, tool_run
+from karat.traces._observations import Observation, check_name, combine, message_of, messages, tool_run
 from karat.traces.detection import SYSTEM
 from karat.traces.steps import Step, Unused, rest, system_steps
 

@@ -10,8 +10,7 @@ import msgspec
 from karat.records import JSON, Call, Output
 from karat.serialization import prepared
 from karat.traces._calls import is_bare_call, read_bare_call
-from karat.traces._observations import Observation, combine, messages
-from karat.traces._tool_runs import check_name, tool_run
+from karat.traces._observations import Observation, check_name, combine, messages, tool_run
 from karat.traces.detection import read as read_any
 from karat.traces.steps import Step, ToolCall, ToolResult, Trajectory, UnreadCall, Unused, rest
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._observations import Observation, combine, messages
+from karat.traces._observations import Observation, check_name, combine, messages, tool_run
 from karat.traces._spans import Span, spans_of, strays_of
-from karat.traces._tool_runs import check_name, tool_run
 from karat.traces.formats import opentelemetry
 from karat.traces.steps import Step, Unused, rest
 

@@ -13,9 +13,8 @@ from karat.records import JSON
 from karat.traces._calls import Found, named_call, read_parts, result_step
 from karat.traces._literals import read_arguments
 from karat.traces._objects import decoded, plain
-from karat.traces._observations import Observation, combine, messages
+from karat.traces._observations import Observation, ToolRun, check_name, combine, messages, tool_run
 from karat.traces._spans import Event, Span, flat, spans_of, strays_of
-from karat.traces._tool_runs import ToolRun, check_name, tool_run
 from karat.traces.formats import langfuse
 from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
 

@@ -7,7 +7,6 @@ line.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -174,6 +173,8 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """The known names closest to a mistyped one."""
     known = list(known)
     lowered = {k.lower(): k for k in reversed(known)}
+    import difflib  # only for messages
+
     close = difflib.get_close_matches(name.lower(), lowered, n=limit, cutoff=0.65)
     return [lowered[c] for c in close]
 

@@ -295,9 +295,13 @@ def _without_comments(source: str) -> str:
 
 
 _KARAT = Path(__file__).resolve().parent
-_INSTALLED = tuple(
-    {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
+
+
+@functools.cache
+def _installed() -> tuple[Path, ...]:
+    """The folders of the standard library and of installed packages."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple({Path(sysconfig.get_path(name)).resolve() for name in names})
 
 
 def _file(module: types.ModuleType | None) -> Path | None:
@@ -315,7 +319,7 @@ _PACKAGES = frozenset({"site-packages", "dist-packages"})
 def _is_project(path: Path) -> bool:
     if path.is_relative_to(_KARAT) or not _PACKAGES.isdisjoint(path.parts):
         return False
-    return not any(path.is_relative_to(folder) for folder in _INSTALLED)
+    return not any(path.is_relative_to(folder) for folder in _installed())
 
 
 def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str]:

@@ -5,18 +5,18 @@ Apart from `karat.sync`, because the command line needs the signals before it im
 
 from __future__ import annotations
 
+import _thread
 import gc
 import signal
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 THRESHOLDS = (20_000, 50, 100)
 """A stage creates and drops objects by the thousand, nearly none of them in cycles. A collection at every 700th object,
 the default of Python, took a sixth of the CPU time of a record with a model call."""
 
-_lock = threading.Lock()
+_lock = _thread.allocate_lock()
 _working = 0
 _before = gc.get_threshold()
 
@@ -29,10 +29,10 @@ def ending_signals() -> Iterator[None]:
     that the program has installed stays.
     """
     replaced: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            with suppress(ValueError):  # not the main thread
                 replaced[number] = signal.signal(number, _interrupt)
     try:
         yield
@@ -52,6 +52,8 @@ def cancelled_by_signals(cancel: Callable[[], None]) -> Iterator[None]:
     KeyboardInterrupt would be raised wherever the main thread is just then: in the middle of a commit, for example.
     """
     global _cancel
+    import threading  # by now asyncio has imported it
+
     ignored = threading.current_thread() is threading.main_thread() and not callable(
         signal.getsignal(signal.SIGINT)
     )

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import copy
 import functools
 import inspect
 import sys
@@ -205,6 +204,8 @@ def _unknown(value: Any) -> _Unsupported:
 
 def _converted_struct(value: msgspec.Struct, depth: int) -> msgspec.Struct:
     """Copy a struct with every field converted; msgspec then applies its tags, names and omitted defaults."""
+    import copy
+
     made = copy.copy(value)
     given = value.__struct_defaults__ if value.__struct_config__.omit_defaults else ()
     defaults = dict(

@@ -11,7 +11,6 @@ import msgspec
 import karat
 from karat.aggregators._base import METHODS
 from karat.errors import StoreError, StoreRefused
-from karat.execution.pipeline import environment
 from karat.formatting import Block, as_html, as_markdown, as_text
 from karat.keys import fingerprint
 from karat.records import FORMAT, AggregateTable, AggregationHeader, AggregatorSpec, Counts, Estimate
@@ -103,6 +102,8 @@ def find_or_compute(
     made = compute()
     if not keep:
         return made
+    from karat.execution.pipeline import environment  # imports asyncio, which `karat ls` does without
+
     counts = _total(evaluations)
     header = AggregationHeader(
         format=FORMAT,

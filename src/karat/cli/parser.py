@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import math
 import os
 import re
@@ -376,6 +375,8 @@ def part(text: str) -> Any:
     """A name, or JSON with name, params, key and what else a file may say of it; the stages reject unknown keys."""
     if not text.lstrip().startswith("{"):
         return text
+    import json
+
     try:
         return json.loads(text)
     except ValueError as error:
@@ -387,6 +388,8 @@ def parameter(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} does not have the form name=value")
+    import json
+
     try:
         return name, json.loads(value)
     except ValueError:

@@ -237,14 +237,15 @@ def _details(document: dict[str, Any]) -> list[Block]:
 
 def _aggregation(handle: Aggregation) -> list[Block]:
     """The estimates; of a comparison or a ranking, its report."""
-    from karat.analysis.comparison import Comparison, comparison_blocks
-    from karat.analysis.ranking import Ranking, ranking_blocks
-
     for table in handle.tables:
         kind = table.value.get("kind") if isinstance(table.value, dict) else None
         if kind == "comparison":
+            from karat.analysis.comparison import Comparison, comparison_blocks
+
             return comparison_blocks(msgspec.convert(table.value, prepared(Comparison)))
         if kind == "ranking":
+            from karat.analysis.ranking import Ranking, ranking_blocks
+
             return ranking_blocks(msgspec.convert(table.value, prepared(Ranking)))
     return handle.blocks(None)
 

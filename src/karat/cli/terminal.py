@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +51,8 @@ class Terminal:
     def show(self, document: Any, text: str | Sequence[Block] | Callable[[], str | Sequence[Block]]) -> None:
         """Print the result of a command: the document with --json, else the text or blocks, laid out to fit."""
         if self.as_json:
+            import json
+
             import msgspec
 
             # ASCII, so that nothing in it can steer the terminal it is shown on.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
@@ -19,7 +20,8 @@ Stop = Annotated[str, Field(min_length=1)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=(), use_attribute_docstrings=True)
+    # Not `use_attribute_docstrings`, which reads the source of every class at import: 20 ms, for editors alone.
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
 class DatasetEntry(_Part):
@@ -301,10 +303,26 @@ FORMS: dict[str, type[BaseModel]] = {
 
 
 def experiment_schema() -> dict[str, Any]:
-    """The JSON Schema of an experiment file."""
+    """The JSON Schema of an experiment file, with the docstrings of the fields as their descriptions."""
+    import ast
+    from inspect import cleandoc
+    from pathlib import Path
+
+    schema = ExperimentFile.model_json_schema()
+    described = {ExperimentFile.__name__: schema, **schema["$defs"]}
+    for node in ast.parse(Path(__file__).read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.ClassDef) or node.name not in described:
+            continue
+        form, properties = FORMS.get(node.name, ExperimentFile), described[node.name]["properties"]
+        for field, text in pairwise(node.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    key = form.model_fields[name].alias or name
+                    found = {**properties[key], "description": cleandoc(words)}
+                    properties[key] = dict(sorted(found.items()))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **ExperimentFile.model_json_schema(),
+        **schema,
         "title": "karat experiment",
     }
 

@@ -853,45 +853,38 @@ def _library(name: str, extra: str) -> Any:
         raise MissingDependency(name, extra, f"a {name} table") from None
 
 
-class Tabular:
-    """What can be read as a table: `to_pandas()`, `to_polars()`, `to_arrow()`."""
+def _table(batches: Iterable[Batch]) -> tuple[pyarrow.Table, list[str]]:
+    _library("pyarrow", "parquet")
+    return table_of_batches(batches)
 
-    def batches(self) -> Iterator[Batch]:
-        """The records as Arrow arrays, some thousands at a time."""
-        raise NotImplementedError
 
-    def to_arrow(self) -> pyarrow.Table:
-        """Return an Arrow table, one row for each record.
+def to_arrow(batches: Iterable[Batch]) -> pyarrow.Table:
+    """An Arrow table of some batches."""
+    return _table(batches)[0]
 
-        A column of numbers or of texts has their type; any other, such as one of nested values, is JSON text.
-        """
-        return self._table()[0]
 
-    def to_polars(self) -> polars.DataFrame:
-        """Return a Polars data frame, one row for each record; nested values are JSON text."""
-        library = _library("polars", "dataframes")
-        frame: polars.DataFrame = library.from_arrow(self.to_arrow())
-        return frame
+def to_polars(batches: Iterable[Batch]) -> polars.DataFrame:
+    """A Polars data frame of some batches."""
+    library = _library("polars", "dataframes")
+    frame: polars.DataFrame = library.from_arrow(to_arrow(batches))
+    return frame
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a pandas data frame, one row for each record; nested values are Python objects."""
-        library = _library("pandas", "dataframes")
-        table, nested = self._table()
-        objects = {name: table.column(name) for name in nested}
-        kept = table.drop_columns(nested) if nested else table
-        names = table.column_names
-        del table
-        frame: pandas.DataFrame = kept.to_pandas(split_blocks=True, self_destruct=True)
-        del kept
-        decode = msgspec.json.decode
-        for name in nested:
-            texts = objects.pop(name)
-            values = [
-                None if text is None else decode(text) for chunk in texts.chunks for text in chunk.to_pylist()
-            ]
-            frame[name] = library.Series(values, dtype=object, index=frame.index)
-        return frame[names]
 
-    def _table(self) -> tuple[pyarrow.Table, list[str]]:
-        _library("pyarrow", "parquet")
-        return table_of_batches(self.batches())
+def to_pandas(batches: Iterable[Batch]) -> pandas.DataFrame:
+    """A pandas data frame of some batches."""
+    library = _library("pandas", "dataframes")
+    table, nested = _table(batches)
+    objects = {name: table.column(name) for name in nested}
+    kept = table.drop_columns(nested) if nested else table
+    names = table.column_names
+    del table
+    frame: pandas.DataFrame = kept.to_pandas(split_blocks=True, self_destruct=True)
+    del kept
+    decode = msgspec.json.decode
+    for name in nested:
+        texts = objects.pop(name)
+        values = [
+            None if text is None else decode(text) for chunk in texts.chunks for text in chunk.to_pylist()
+        ]
+        frame[name] = library.Series(values, dtype=object, index=frame.index)
+    return frame[names]

@@ -17,7 +17,6 @@ import hashlib
 import math
 import os
 import sys
-import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -178,6 +177,8 @@ def keeping(name: str) -> Iterator[Callable[[bytes], None]]:
 
     They are written as they come, so that they take no memory, and have their name when all have come.
     """
+    import tempfile
+
     path = _file(name)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

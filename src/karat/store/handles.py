@@ -33,13 +33,19 @@ from karat.records import (
     RunHeader,
     Status,
 )
-from karat.store.arrow import Batch, Tabular, example_batches, record_batches, row_batches
 from karat.store.backend import RecordDecoder, StoredRow, latest
 from karat.store.lease import holder_of
 from karat.store.rows import Row, evaluation_rows, row_tables, run_rows
 
 if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
     from karat.store import Store
+    from karat.store.arrow import Batch
+
+# `karat.store.arrow` is imported where a table is asked for: most commands need none.
 
 CHUNK = 512
 """Positions read at a time: large enough to amortise a query, small enough to stay in cache."""
@@ -78,6 +84,35 @@ class Chunks:
     def saw_bytes(self, size: int) -> None:
         """Count so many bytes that were read."""
         self._bytes += size
+
+
+class Tabular:
+    """What can be read as a table: `to_pandas()`, `to_polars()`, `to_arrow()`."""
+
+    def batches(self) -> Iterator[Batch]:
+        """The records as Arrow arrays, some thousands at a time."""
+        raise NotImplementedError
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return an Arrow table, one row for each record.
+
+        A column of numbers or of texts has their type; any other, such as one of nested values, is JSON text.
+        """
+        from karat.store.arrow import to_arrow
+
+        return to_arrow(self.batches())
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return a Polars data frame, one row for each record; nested values are JSON text."""
+        from karat.store.arrow import to_polars
+
+        return to_polars(self.batches())
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a pandas data frame, one row for each record; nested values are Python objects."""
+        from karat.store.arrow import to_pandas
+
+        return to_pandas(self.batches())
 
 
 class StoredDataset(Tabular):
@@ -125,6 +160,8 @@ class StoredDataset(Tabular):
 
     def batches(self) -> Iterator[Batch]:
         """The examples as Arrow arrays, some thousands at a time."""
+        from karat.store.arrow import example_batches
+
         return example_batches(self)
 
     def encoded(self) -> Iterator[tuple[str, bytes]]:
@@ -296,6 +333,8 @@ class Run(_Handle):
 
     def batches(self) -> Iterator[Batch]:
         """The rows as Arrow arrays, some thousands at a time."""
+        from karat.store.arrow import row_batches
+
         return row_batches(self)
 
     def _content(self) -> list[Block]:
@@ -331,6 +370,8 @@ class Evaluation(_Handle):
 
     def batches(self) -> Iterator[Batch]:
         """The rows as Arrow arrays, some thousands at a time."""
+        from karat.store.arrow import row_batches
+
         return row_batches(self)
 
     def _content(self) -> list[Block]:
@@ -360,6 +401,8 @@ class Aggregation(_Handle):
 
     def batches(self) -> Iterator[Batch]:
         """The estimates as Arrow arrays."""
+        from karat.store.arrow import record_batches
+
         return record_batches(map(msgspec.structs.asdict, self.header.estimates))
 
     @property

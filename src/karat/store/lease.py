@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import asyncio
 import functools
 import hashlib
 import os
@@ -172,6 +171,8 @@ class Held:
         self.check()
         if not self._backend.shared or clock() - self._confirmed < PERMIT_SECONDS:
             return None
+        import asyncio  # a tenth of what starting a command costs; only stages need it
+
         return asyncio.to_thread(self._renew)
 
     def _renew(self) -> None:

@@ -180,6 +180,31 @@ def test_a_tool_call_that_cannot_be_stored_fails_its_item(store):
     assert refused.error.message.startswith("trace[0].input.index ")
 
 
+def test_an_output_that_cannot_be_stored_keeps_the_calls_that_were_made_for_it(store):
+    def task(number):
+        karat.models.record_tool_call("search", {"index": number})
+        return object()
+
+    [output] = karat.run(task, examples(1), store=store).outputs()
+    assert type(output.outcome) is Failed
+    assert [(call.name, call.input) for call in output.trace] == [("search", {"index": 0})]
+
+
+def test_a_task_may_say_more_about_an_output_that_cannot_be_stored(store):
+    class Precise(karat.tasks.Task):
+        name = "precise"
+
+        def call(self, example, context):
+            return {"found": object()}
+
+        def storage_error(self, output, error):
+            return LookupError(f"{sorted(output)}: {error}")
+
+    [output] = karat.run(Precise(), examples(1), store=store).outputs()
+    assert output.outcome.error.type == "LookupError"
+    assert output.outcome.error.message.startswith("['found']: output.found ")
+
+
 def test_recorded_outputs_are_a_task(store, tmp_path, says):
     from karat.tasks.recorded import RecordedOutputs
 

@@ -364,14 +364,19 @@ class _RunWork:
             else:
                 payload = encode(output)
         except RequestError as refused:
-            error = refused
-            try:
-                to_json_value(outcome.value if isinstance(outcome, Ok) else None, "output")
-            except RequestError as named:  # the place in the output, not in the record
-                error = named
+            error: BaseException = refused
+            if isinstance(outcome, Ok):
+                try:
+                    to_json_value(outcome.value, "output")
+                except RequestError as named:  # the place in the output, not in the record
+                    error = self.task.storage_error(outcome.value, named)
             outcome = Failed(failure_of(error))
-            payload = encode(msgspec.structs.replace(output, outcome=outcome, trace=[]))
-            trace = []
+            output = msgspec.structs.replace(output, outcome=outcome)
+            try:
+                payload = encode(output)
+            except RequestError:  # what the calls returned cannot be stored either
+                trace = []
+                payload = encode(msgspec.structs.replace(output, trace=trace))
         failure = (item.example.id, outcome.error) if isinstance(outcome, Failed) else None
         status = OK if failure is None else FAILED
         # Most outputs are plain: a call for each would cost as much as packing it.

@@ -225,25 +225,28 @@ class _Export:
             failures: Any = None
             group = _Group(streaming, self._attempts)
             for output in self.run.outputs():
-                group.begin(output.example)
+                outcome = output.outcome
+                if self._attempts > 1:
+                    group.begin(output.example)
                 for call in output.trace:
                     if COERCED in call.metadata:
                         self._coerced.update(call.metadata[COERCED].items())
-                if isinstance(output.outcome, Failed):
+                if isinstance(outcome, Failed):
                     if failures is None:
                         self.written.failed = self.names.path("failed", self.names.format)
                         failures = files.enter_context(record_file(self.written.failed, self.names.format))
                     failures.add(_failure(output))
                     group.add(None)
                     continue
-                record = output.value
+                record = outcome.value if isinstance(outcome, Ok) else None
                 if record is None:
                     self.left_out += 1
                     group.leave_out()
                     continue
                 out.add(record)
-                for field in self._owed if isinstance(record, dict) else ():
-                    self._unset[field] += record.get(field) is None
+                if isinstance(record, dict) and None in map(record.get, self._owed):
+                    for field in self._owed:
+                        self._unset[field] += record.get(field) is None
                 for sink in sinks:
                     sink.add(record)
                 group.add(record)
@@ -283,8 +286,8 @@ class _Group:
         self._left_out = 0
 
     def begin(self, example: str) -> None:
-        """The next record is of this example."""
-        if self._attempts > 1 and example != self._example:
+        """The next record is of this example, one of several attempts."""
+        if example != self._example:
             self.end()
             self._example = example
 

@@ -23,6 +23,7 @@ Data may bring earlier turns as `{role, content}`. Names like this reach an outp
 
 APPENDED = (MESSAGES, CHAT_HISTORY)
 """Variables that grow: what a node returns for them is appended, as the reducers of LangGraph do it."""
+_APPENDED = frozenset(APPENDED)
 
 _ROLES = {"human": "user", "ai": "assistant"}
 
@@ -128,7 +129,7 @@ class SygraState(dict[str, Any]):
             raise TypeError(
                 f"{who} returned {type(given).__name__}: return the state, or a mapping of what it adds"
             )
-        if given.keys().isdisjoint(APPENDED):
+        if _APPENDED.isdisjoint(given):
             self.update(given)
             return
         before = [(key, self.get(key, ())) for key in APPENDED if key in given]

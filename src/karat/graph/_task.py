@@ -14,7 +14,7 @@ from karat.datasets import Dataset
 from karat.errors import KaratError, RequestError
 from karat.graph._configuration import Configuration, check_data_fields, read_configuration, read_outline
 from karat.graph._lookup import find_task
-from karat.graph._plan import PASSED_ON, GraphPlan, NodeFailed, failed
+from karat.graph._plan import PASSED_ON, GraphPlan, failed
 from karat.graph._reading import Problems
 from karat.graph._state import SygraState, own
 from karat.graph.metrics._unit import UnitMetrics
@@ -121,20 +121,15 @@ class GraphTask(Task):
 
     def _finish(self, state: SygraState) -> Any:
         try:
-            record = self.output.record(state)
+            return self.output.record(state)
         except PASSED_ON:
             raise
         except BaseException as error:
             raise failed("output", error) from error
-        try:
-            encode(record)
-        except RequestError as error:
-            raise self._not_kept(record, error) from error
-        return record
 
-    def _not_kept(self, record: Any, error: RequestError) -> NodeFailed:
-        """The failure of a record that cannot be stored: of the node that set the field, where one alone does."""
-        for field, value in record.items() if isinstance(record, dict) else ():
+    def storage_error(self, output: Any, error: RequestError) -> BaseException:
+        """The failure of the node that set the field which cannot be stored, where one alone does."""
+        for field, value in output.items() if isinstance(output, dict) else ():
             try:
                 encode({field: value})
             except RequestError as found:

@@ -342,8 +342,7 @@ class Run(_Handle):
 
     def outputs(self, *, history: bool = False) -> Iterator[Output]:
         """The current output of every item in dataset order; with `history`, all tries."""
-        decode = RecordDecoder(Output).decode
-        yield from _records(self, decode, history)
+        return _records(self, RecordDecoder(Output).decode, history)
 
     records = outputs
 
@@ -381,8 +380,7 @@ class Evaluation(_Handle):
 
     def results(self, *, history: bool = False) -> Iterator[ItemResult]:
         """The current result of every item in dataset order; with `history`, all tries."""
-        decode = RecordDecoder(ItemResult).decode
-        yield from _records(self, decode, history)
+        return _records(self, RecordDecoder(ItemResult).decode, history)
 
     records = results
 

@@ -74,6 +74,10 @@ class Task:
         """Return a more precise error for an example that timed out, or None."""
         return None
 
+    def storage_error(self, output: Any, error: RequestError) -> BaseException:
+        """Return what is recorded for an output that cannot be stored: this error, or a more precise one."""
+        return error
+
     def configuration(self) -> Any:
         """Return the configuration that the outputs depend on, as JSON-able values."""
         return {"task": self.name}

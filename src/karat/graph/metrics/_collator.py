@@ -46,7 +46,9 @@ class _Fold:
         self.uncounted = 0
         self.state: Any = metric.start() if self.folds else []
 
-    def add(self, results: Sequence[UnitMetricResult | None], records: Sequence[Record]) -> None:
+    def add(
+        self, results: Sequence[UnitMetricResult | None], records: Sequence[Record], missing: int
+    ) -> None:
         """Add the results of the attempts at one record, None for each that is missing.
 
         After the first error nothing more is added.
@@ -54,16 +56,17 @@ class _Fold:
         if self.error is not None:
             return
         given: Sequence[Any] = results
-        missing = results.count(None)
         self.missing += missing
         self.given += len(results) - missing
         if self.metadata:
             given = [self._located(result, record) for result, record in zip(results, records, strict=True)]
         try:
-            if self.folds:
-                self.state = added(self.metric, self.state, given)
-            else:
+            if not self.folds:
                 self.state += [each for each in given if each is not None]
+            elif len(given) == 1:  # as `added` does, for every record of a run
+                self.state = self.metric.add(self.state, given[0])
+            else:
+                self.state = added(self.metric, self.state, given)
         except FAILURES as error:
             self.error = f"{type(error).__name__}: {error}"
 
@@ -153,26 +156,28 @@ class _Field:
 
     def add(self, records: Sequence[Record], number: int) -> list[UnitMetricResult | None]:
         """Add the attempts at one record, and return their results in this field."""
-        results = [
-            None if record is None else self._result(record, at) for at, record in enumerate(records, number)
-        ]
+        results: list[UnitMetricResult | None] = []
+        missing = 0
+        for at, record in enumerate(records, number):
+            result = None
+            given = None if record is None else record.get(self.name)
+            if given is not None:
+                self.seen += 1
+                try:
+                    result = (
+                        given if isinstance(given, UnitMetricResult) else UnitMetricResult.from_dict(given)
+                    )
+                except (ValueError, TypeError) as error:
+                    self.invalid += 1
+                    self.first_invalid = self.first_invalid or f"record {at}: {error}"
+            elif record is not None:
+                self.missing += 1
+                self.seen += self.name in record
+            missing += result is None
+            results.append(result)
         for fold in self.folds:
-            fold.add(results, records)
+            fold.add(results, records, missing)
         return results
-
-    def _result(self, record: Mapping[str, Any], number: int) -> UnitMetricResult | None:
-        given = record.get(self.name)
-        if given is None:
-            self.missing += 1
-            self.seen += self.name in record
-            return None
-        self.seen += 1
-        try:
-            return given if isinstance(given, UnitMetricResult) else UnitMetricResult.from_dict(given)
-        except (ValueError, TypeError) as error:
-            self.invalid += 1
-            self.first_invalid = self.first_invalid or f"record {number}: {error}"
-            return None
 
 
 class MetricCollatorPostProcessor(GraphPostProcessor):
@@ -225,16 +230,16 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
                 self._absent += 1
                 continue
             self._count += 1
-            if len(self._columns) < MOST_COLUMNS:
+            if not record.keys() <= self._columns.keys() and len(self._columns) < MOST_COLUMNS:
                 self._columns.update(dict.fromkeys(record))
-        fields = list(self._fields.values())
-        results = [field.add(records, first) for field in fields]
-        for at, record in enumerate(records):
+        results = [field.add(records, first) for field in self._fields.values()]
+        for record, *here in zip(records, *results, strict=True):
             if record is None:
                 continue
-            if not fields or any(each[at] is not None for each in results):
+            # `any(here)` alone would be enough, did no subclass of `UnitMetricResult` have a length.
+            if not here or any(here) or any(each is not None for each in here):
                 self._judged += 1
-            elif any(record.get(field.name) is not None for field in fields):
+            elif any(record.get(name) is not None for name in self._fields):
                 self._invalid += 1
 
     def finish(self) -> list[dict[str, Any]]:

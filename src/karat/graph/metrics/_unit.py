@@ -59,12 +59,13 @@ class UnitMetricResult:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> UnitMetricResult:
         """The result that `to_dict` wrote. One without a verdict is refused, not taken as wrong."""
-        if not isinstance(data, Mapping):
+        if type(data) is not dict and not isinstance(data, Mapping):
             raise ValueError(f"a unit metric result is an object, not {clip(data)}")
-        correct = verdict(data.get("correct"))
-        if not isinstance(correct, bool):
+        correct = data.get("correct")
+        if type(correct) is not bool and not isinstance(correct := verdict(correct), bool):
             raise ValueError(f"a unit metric result needs correct: true or false, not {clip(correct)}")
-        return cls(correct, data.get("golden"), data.get("predicted"), dict(data.get("metadata") or {}))
+        metadata = data.get("metadata")
+        return cls(correct, data.get("golden"), data.get("predicted"), dict(metadata) if metadata else {})
 
 
 class MetricMetadata(msgspec.Struct, frozen=True):
@@ -137,6 +138,8 @@ def golden_value(value: object, key: str | None, at: int, who: str) -> Any:
 
     Null cannot be judged, also under the key.
     """
+    if key is not None and type(value) is dict and type(found := value.get(key)) is str:
+        return found  # nearly always: as `value_at` does, before a sentence is made that nobody will read
     what = f"{who}: golden[{at}]"
     if value is None:
         raise CannotJudge(f"{what} is None: there is no value to compare with")
@@ -150,7 +153,11 @@ def golden_value(value: object, key: str | None, at: int, who: str) -> Any:
 
 def predicted_value(value: object, key: str | None, at: int, who: str) -> Any:
     """The predicted value of element `at`, at its key; None when nothing was predicted."""
-    return value if key is None else value_at(value, key, f"{who}: predicted[{at}]")
+    if key is None:
+        return value
+    if type(value) is dict and type(found := value.get(key)) is str:
+        return found
+    return value_at(value, key, f"{who}: predicted[{at}]")
 
 
 M = TypeVar("M", bound=type[BaseUnitMetric])
@@ -576,6 +583,8 @@ class UnitMetrics:
 
 def _as_object(key: str, value: Any) -> Any:
     """`{"text": "Paris"}` of `"Paris"`, so that a result looks the same however the record holds its answer."""
+    if type(value) is str:
+        return {key: value}
     return value if isinstance(value, (Mapping, list)) or value is None else {key: value}
 
 

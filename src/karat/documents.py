@@ -113,7 +113,9 @@ def read_document(path: Path) -> Document:
     try:
         node = loader.get_single_node()
         if node is None:
-            raise ConfigError(["is empty: write a task, an experiment or a configuration into it"], str(path))
+            raise ConfigError(
+                ["the file is empty: write a task, an experiment or a configuration into it"], str(path)
+            )
         lines, problems = _look(node, path)
         if problems:
             raise ConfigError(problems, str(path))

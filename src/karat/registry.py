@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -25,10 +26,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from karat.errors import (
     FAILURES,
+    ConfigError,
     RequestError,
     UnknownName,
     did_you_mean,
     failed_import,
+    nearest,
     refuse_nul,
     unknown_key,
 )
@@ -186,6 +189,10 @@ def load_object(path: str, loader: Callable[[str, str], Loader] | None = None) -
     raise UnknownName(f"{path}: no module {parts[0]!r} on the import path")
 
 
+MOST_SIBLINGS = 1000
+"""The files of a folder among which the name that a mistyped one is nearest to is looked for."""
+
+
 def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = None) -> ModuleType:
     """Import a Python file by its path, once, and add its folder to the import path.
 
@@ -194,7 +201,12 @@ def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = No
     refuse_nul(path)
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise RequestError(f"file not found: {path}")
+        beside = {
+            each.name: each
+            for each in itertools.islice(Path(path).expanduser().parent.glob("*.py"), MOST_SIBLINGS)
+        }
+        close = nearest(file.name, beside, 1)
+        raise RequestError(f"file not found: {path}{f': did you mean {beside[close[0]]}?' if close else ''}")
     stem = file.stem.replace(".", "_")  # a dot would be that of a package
     name = f"{stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
     if name not in sys.modules:
@@ -294,9 +306,13 @@ def check_parameters(part: object, params: dict[str, Any], what: str) -> None:
     takes = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)]
     if not any(p.kind is p.VAR_KEYWORD for p in takes):
         known = [p.name for p in takes]
-        for name in params:
-            if name not in known:
-                raise RequestError(f"{what} has no parameter {name!r}: {did_you_mean(name, known)}")
+        unknown = [
+            f"{what} has no parameter {name!r}: {did_you_mean(name, known)}"
+            for name in params
+            if name not in known
+        ]
+        if unknown:
+            raise RequestError(unknown[0]) if len(unknown) == 1 else ConfigError(unknown)
     for p in takes:
         if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.name not in params:
             raise RequestError(f"{what} needs the parameter {p.name!r}")
@@ -311,11 +327,13 @@ def check_spec(spec: Mapping[str, object], keys: Collection[str], kind: str) -> 
 
 
 def _member(module: ModuleType, name: str, where: str) -> Any:
+    """What a module has under a name, perhaps a dotted one."""
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
             known = [k for k in vars(module) if not k.startswith("_")]
-            raise UnknownName(f"{where} has no {name!r}: {did_you_mean(part, known)}")
+            near = did_you_mean(part, known) if known else "it defines nothing"
+            raise UnknownName(f"{where} has no {name!r}: {near}")
         found = getattr(found, part)
     return found
 

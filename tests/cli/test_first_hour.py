@@ -232,6 +232,13 @@ def test_check_of_a_command_line_finds_what_fails_later(karat, project, says):
         ["-e", "exact_match", "-a", "win_rate"],
         ["-e", '{"name": "by_metric", "params": {"metric": "exact_match"}}'],
         ["-e", "exact_match", "-a", '{"name": "mean", "of": ["exat"]}'],
+        ["-e", "contains", "-e", '{"name": "contains", "params": {"mode": "any"}}'],
+        ["-e", "exact_match", "-a", "mean", "-a", "mean"],
+        ["-e", "taks.py:none"],
+        ["-e", '{"name": "llm_judge", "params": {"model": "x", "criteria": "y"}}'],
+        ["--model", "smollm2-135m"],
+        ["--model", "local/smollm"],
+        ["--model", "m@http://127.0.0.1:9/v1", "--model", "m@http://127.0.0.1:9/v1"],
         ["--store", "mysql://x"],
         ["--store", "nowhere/karat.db"],
     ]:
@@ -450,14 +457,22 @@ def test_a_task_that_returns_nothing_is_noticed(karat, project, says):
         ["run", "typed.py:Bot.answer", "--data", "qa.jsonl", "--input", "question"],
         ["run", "typed.py:typed", "--data", "spaces.csv"],
         ["run", "promt.yaml"],
+        ["run", "empty.yaml"],
+        ["run", "empty.py:answer", "--data", "qa.jsonl"],
+        ["run", "task.py:shout", "--data", "one.json"],
+        ["run", "task.py:shout", "--data", "short.csv"],
         ["show", "latest", "--store", "sqlite:///empty.db"],
     ],
-    ids=lambda words: " ".join(words[:2]),
+    ids=lambda words: " ".join(words[:4]),
 )
 def test_slips_are_refused_with_the_fix(karat, project, says, words):
     (project / "typed.py").write_text(
         "def typed(text: str):\n    return text\nclass Bot:\n    def answer(self, text):\n        return text\n"
     )
+    for name in ("empty.yaml", "empty.py"):
+        (project / name).touch()
+    (project / "one.json").write_text('{"question": "a", "answer": "b"}')
+    (project / "short.csv").write_text("question,answer\na\n")
     (project / "spaces.csv").write_text(" Question Text ,answer\na,b\n")
     (project / "promt.yaml").write_text("dataset: qa.jsonl\ntask: {promt: '{question}', model: local/x}\n")
     if words[0] == "show":

@@ -81,7 +81,7 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     ("h.json", b'{"a": [1], "b": [2]}', r"column 17: .*'a' and 'b'"),
     ("i.json", b'{"a": 1}', r"no array"),
     ("j.json", b"{}", r"no array"),
-    ("k.json", b'{"input": 1}\n{"input": 2}\n', r"no array .*format='jsonl'"),
+    ("k.json", b'{"input": 1}\n{"input": 2}\n', r"no array .*\.jsonl"),
     ("l.json", b"[1]\n[2]", r"line 2, column 1: .*the end"),
     (
         "m.json",
@@ -94,7 +94,7 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     ("q.json", b'{"a": [1], 3}', r"column 12: not JSON: .*double quotes"),
     ("s.json", b'{"a": [1],}', r"column 11: not JSON: .*double quotes"),
     ("r.json", b'["\xc3', r"column 3: byte 0xc3 at offset 2 .*UTF-8"),
-    ("a.csv", b"a,b\n1,2\n3\n", r"a\.csv line 3: .*1 columns, .*2"),
+    ("a.csv", b"a,b\n1,2\n3\n", r"a\.csv line 3: .*1 column, .*2"),
     ("b.csv", b'a,b\n"x\ny",2\n3,4,5\n', r"b\.csv line 4: .*3 columns, .*2"),
     ("c.csv", b'a,b\n1,2\n3,"x\n4,5\n', r"line 3: unclosed quote"),
     ("d.csv", b'a,b\n"x"y,2\n', r"line 2: .*closing quote"),

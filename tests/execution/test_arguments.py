@@ -83,6 +83,8 @@ def test_unknown_options_and_impossible_numbers_are_refused(store: Any, refuses)
         karat.evaluate(run, ["exact_match"], retries=3)  # type: ignore[call-arg]  # only a run has retries
     with refuses(RequestError):
         karat.evaluate(run, ["exact_match"], concurrency=0)
+    with refuses(TypeError):
+        karat.compare([run, run], metric="exact_match")  # type: ignore[call-arg]  # it is `metrics`
 
 
 class Waits(Aggregator[None]):

@@ -893,7 +893,7 @@ async def compare_async(
     """
     things = [*as_list(runs), *more]
     the_store = store_of(store, things)
-    how = read_options("compare", StageOptions, options, concurrency=concurrency, progress=progress)
+    how = read_options(compare_async, StageOptions, options, concurrency=concurrency, progress=progress)
     wanted = as_list(metrics)
     if evaluators is not None:
         compared, _ = runs_and_evaluations(the_store, things)

@@ -296,14 +296,14 @@ def _read_rows(path: Path, ignored: dict[str, None]) -> Iterable[tuple[int, dict
         if isinstance(row, BadRow):
             raise DataError(row.sentence(str(path)))
         if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: a label is an object, not {type(row).__name__}")
+            raise DataError(f"{path}: line {number}: a label is an object, not {type(row).__name__}")
         if "example" not in row and "id" in row:
             row["example"] = row.pop("id")
         for name in [name for name in row if name not in COLUMNS]:
             near = _misspelt(name, row) if name not in SHEET_COLUMNS else None
             if near is not None:
                 raise DataError(
-                    f"{path}, line {number}: unknown column {name[:80]!r}: did you mean {near!r}?"
+                    f"{path}: line {number}: unknown column {name[:80]!r}: did you mean {near!r}?"
                 )
             if name not in SHEET_COLUMNS and len(ignored) <= MOST_PROBLEMS:
                 ignored[name] = None

@@ -761,7 +761,7 @@ async def rank_async(
     """
     things, earlier = [*as_list(runs), *more], as_list(amend)
     the_store = store_of(store, things, earlier)
-    how = read_options("rank", StageOptions, options, concurrency=concurrency, progress=progress)
+    how = read_options(rank_async, StageOptions, options, concurrency=concurrency, progress=progress)
     key: str | None = None
     if evaluator is not None and metric is not None:
         raise RequestError("rank either by an evaluator that compares or by a metric: remove one of them")

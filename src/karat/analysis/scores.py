@@ -356,7 +356,8 @@ def evaluate_first(runs: Sequence[Run]) -> str:
 def _evaluate(runs: Sequence[Run], evaluator: str) -> str:
     ids = [run.id for run in runs]
     return wording(
-        runs[0].store.command("evaluate", *ids, "-e", evaluator), f"karat.evaluate({ids}, [{evaluator!r}])"
+        runs[0].store.command("evaluate", *ids, "-e", evaluator),
+        f"karat.evaluate({ids}, [{evaluator!r}], store=store)",
     )
 
 

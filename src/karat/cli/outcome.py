@@ -94,7 +94,7 @@ def usage_blocks(handles: Sequence[Any]) -> list[Block]:
     rows = []
     for handle in handles:
         for model, usage in handle.header.usage.items():
-            cost = "unknown" if usage.cost is None else f"${usage.cost:.4f}" if usage.cost else "none"
+            cost = "unknown" if usage.cost is None else f"${usage.cost:.4f}"
             counts = (usage.calls, usage.cached_calls, usage.input_tokens, usage.output_tokens)
             rows.append([handle.id, model, *(f"{count:,}" for count in counts), cost])
     head = ["stage", "model", "calls", "from cache", "tokens in", "tokens out", "cost"]

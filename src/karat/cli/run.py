@@ -278,7 +278,7 @@ def _experiment_plan(given: argparse.Namespace, target: Target) -> Plan:
 def _task_plan(given: argparse.Namespace, task: Callable[[], Any]) -> Plan:
     from karat.aggregators._base import resolve_aggregator
     from karat.evaluators._base import resolve_evaluator
-    from karat.experiments.plan import Plan, runs_for
+    from karat.experiments.plan import Plan, check_models, runs_for
 
     if given.data is None:
         raise UsageError(f"{given.target or given.recorded} needs a dataset: --data FILE")
@@ -288,6 +288,7 @@ def _task_plan(given: argparse.Namespace, task: Callable[[], Any]) -> Plan:
     if given.aggregator and not given.evaluator:
         raise UsageError("-a needs results to aggregate: add -e NAME, such as -e exact_match")
     dataset, sample = _dataset(given)
+    check_models(given.model)
     runs = runs_for(task(), given.model)
     evaluators = [resolve_evaluator(each) for each in given.evaluator]
     aggregators = [resolve_aggregator(each) for each in given.aggregator]
@@ -332,6 +333,13 @@ def _check_parts(
         if problem is not None:
             raise UsageError(f"-e {each.name}: {problem}")
     by_key = {each.evaluator.key: each.evaluator for each in evaluators}
+    for short, keys in (
+        ("-e", [each.evaluator.key for each in evaluators]),
+        ("-a", [a.key for a in aggregators]),
+    ):
+        for key in checks.repeated(keys)[:1]:
+            other = f"""{short} '{{"name": …, "key": "another"}}'"""
+            raise UsageError(f"two of {short} have the key {key!r}: give one of them another, as {other}")
     for each in aggregators:
         for place, text in (
             *checks.field_problems(each, sample),

@@ -188,7 +188,7 @@ def _head(handle: Any) -> list[Block]:
         fields.append(("evaluators", [", ".join(spec.key for spec in header.evaluators)]))
         fields.append(("runs", [", ".join(header.runs)]))
     for model, usage in getattr(header, "usage", {}).items():
-        cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}" if usage.cost else "no cost"
+        cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}"
         cached = f" ({usage.cached_calls:,} from cache)" if usage.cached_calls else ""
         tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens"
         fields.append(("model", [f"{model}: {plural(usage.calls, 'call')}{cached}, {tokens}, {cost}"]))

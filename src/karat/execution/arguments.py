@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -119,21 +120,21 @@ def check_numbers(**numbers: float | None) -> None:
 
 
 def read_options(
-    function: str,
+    function: Callable[..., Any],
     known: type[StageOptions],
     given: StageOptions,
     *,
     concurrency: int,
     progress: bool | Listener | None,
-    parameters: Iterable[str] = (),
 ) -> Options:
-    """The options of a stage from the keyword arguments of a call."""
+    """The options of a stage from the keyword arguments of a call; `function` is the async form of what was called."""
     names = known.__annotations__.keys() | StageOptions.__annotations__.keys()
     for name in given:
         if name not in names:
-            close = nearest(name, [*names, *parameters], 1)
+            close = nearest(name, [*inspect.signature(function).parameters, *names], 1)
             hint = f": did you mean {close[0]!r}?" if close else ""
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+            called = function.__name__.removesuffix("_async")
+            raise TypeError(f"{called}() got an unexpected keyword argument {name!r}{hint}")
     values: dict[str, Any] = dict(given)
     check_numbers(concurrency=concurrency, timeout=values.get("timeout"), retries=values.get("retries", 0))
     budget = values.get("budget")

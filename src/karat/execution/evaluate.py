@@ -165,12 +165,11 @@ async def evaluate_async(
     - description: `labels`, `metadata`, `description`.
     """
     how = read_options(
-        "evaluate",
+        evaluate_async,
         StageOptions,
         options,
         concurrency=concurrency,
         progress=progress,
-        parameters=("amend", "store", "concurrency", "progress"),
     )
     given, amending = as_list(runs), as_list(amend)
     the_store = store_of(store, given, amending)

@@ -79,12 +79,11 @@ async def run_async(
     - description: `labels`, `metadata`, `description`.
     """
     how = read_options(
-        "run",
+        run_async,
         RunOptions,
         options,
         concurrency=concurrency,
         progress=progress,
-        parameters=("store", "concurrency", "attempts", "limit", "offset", "progress"),
     )
     check_numbers(attempts=attempts, limit=limit, offset=offset)
     the_task = as_task(task)

@@ -31,6 +31,7 @@ from karat.experiments.plan import (
     Plan,
     PlannedRun,
     aggregator_problems,
+    check_models,
     evaluator_problem,
     field_problems,
     file_beside,
@@ -42,6 +43,7 @@ from karat.experiments.plan import (
     refuse_absent,
     refuse_unfit,
     refuse_unknown,
+    repeated,
     runs_for,
 )
 from karat.experiments.schema import (
@@ -76,6 +78,7 @@ def read_experiment(
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Return the plan of an experiment file. The arguments override the settings of the file."""
+    check_models(models or ())
     return _Check(Path(path), store, list(models or ()), dict(params or {}), dict(options or {})).plan()
 
 
@@ -228,7 +231,8 @@ class _Check:
     def _runs(self) -> list[PlannedRun]:
         entry, matrix = self.file.task, self.file.matrix
         models = self.given_models or (self._known_models() if self.file.models else [])
-        if entry is None or (self.file.models and not models):
+        wrong = not self.given_models and any(text.startswith("models") for _, text in self.problems)
+        if entry is None or wrong:
             return []
         if not matrix:
             return self._runs_of(entry, self.params, models)
@@ -257,6 +261,8 @@ class _Check:
         known = []
         for index, spec in enumerate(self.file.models or []):
             before = len(self.problems)
+            if spec in known:
+                self._problem(("models", index), f"{spec} is there twice: remove one of them")
             self._try(("models", index), lambda spec=spec: refuse_absent(spec))  # type: ignore[misc]  # bound now
             known += [spec] if len(self.problems) == before else []
         return known
@@ -496,6 +502,9 @@ def problems_in(
         for index, value in enumerate(values):
             try:
                 check(name, index, value)
+                if repeated([*good[name], value]):
+                    problem = f"{value!r:.60} is there twice: remove one of them"
+                    raise PlacedError(("matrix", name, index), [problem])
                 good[name].append(value)
             except PlacedError as error:
                 found += [error] if all(error.place != each.place for each in found) else []

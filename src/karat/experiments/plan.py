@@ -200,6 +200,19 @@ def runs_for(task: Task, models: list[str]) -> list[PlannedRun]:
     ]
 
 
+def check_models(given: Sequence[str]) -> None:
+    """Refuse models of `--model` that are unknown, not installed, or given twice."""
+    for place, spec in enumerate(given):
+        try:
+            refuse_absent(spec)
+        except MissingDependency:
+            raise
+        except RequestError as error:
+            raise RequestError(f"{wording('--model', 'models')}: {error}") from error
+        if spec in given[:place]:
+            raise RequestError(f"{wording('--model', 'models')}: {spec} is there twice: remove one of them")
+
+
 def refuse_absent(spec: str | None) -> None:
     """Raise if a model is unknown, or is a local model that is not installed."""
     from karat.models import get
@@ -258,6 +271,12 @@ def lacks_reference(evaluator: Any, sample: DataSample) -> bool:
     """Whether an evaluator needs an expected output, and no example has one."""
     needs = getattr(evaluator, "needs_reference", False)
     return bool(needs) and not sample.may_have(lambda example: example.expected is not None)
+
+
+def repeated(values: Sequence[Any]) -> list[Any]:
+    """The values that are there before, in their order; 1, 1.0 and true are three values."""
+    kept = [msgspec.json.encode(value) for value in values]
+    return [value for place, value in enumerate(values) if kept[place] in kept[:place]]
 
 
 def evaluator_problem(evaluator: Any, runs: Sequence[PlannedRun]) -> str | None:

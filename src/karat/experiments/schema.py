@@ -344,7 +344,8 @@ _WORDS = {
 TASK_FORMS = ("function", "prompt", "graph", "recorded")
 _FORMS_OF = {
     "dataset": "must be a file, a name, {path, …} or a list of examples",
-    "task": "must be file.py:function, or have one of function:, prompt:, graph: and recorded:",
+    "task": "must be file.py:function, or have one of function:, prompt: (with a matrix of prompts too), graph:"
+    " and recorded:",
     "evaluators": "must be a name or {name, params, key}",
     "aggregators": "must be a name or {name, params, key, of}",
 }

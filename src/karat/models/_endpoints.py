@@ -276,12 +276,15 @@ def _meant(spec: str, definitions: dict[str, Any]) -> str:
         return f"a model's name is missing after the slash, as in {prefix}/NAME"
     if _NO_SCHEME.fullmatch(spec):
         return f"an address begins with http:// or https://, did you mean {spec.replace('@', '@http://')!r}?"
+    from karat.models.providers._weights import KNOWN  # only for this message
+
     shown, known = without_secret(spec), providers.list()
     near = nearest(shown, definitions)
     if slash:
         near += [f"{each}/{shown.partition('/')[2]}" for each in nearest(prefix, known, 1)]
     else:
         near += [f"{each}/{shown}" for each in known if find_price(f"{each}/{shown}") is not None]
+        near += [f"local/{each}" for each in nearest(shown, KNOWN)]
     forms = (
         "a model is written PROVIDER/NAME (openai/…, anthropic/…, local/…; karat models lists the providers), "
         "NAME@http://host:port/v1, or is a name defined in models.yaml"

@@ -15,7 +15,7 @@ from karat.datasets.readers.rows import (
     bounded_lines,
     undecodable,
 )
-from karat.errors import DataError, clip
+from karat.errors import DataError, clip, plural
 
 LONGEST_FIELD = MAX_ROW
 """Bounds what a quote that is never closed can swallow. The csv module's own bound is 128 KiB, less than many
@@ -68,7 +68,10 @@ def _read(file: BinaryIO, source: str, delimiter: str) -> Rows:
             yield start, undecoded[0]
             undecoded.clear()
         elif len(record) != width:
-            yield start, BadRow(start, None, f"the row has {len(record)} columns, the header has {width}")
+            yield (
+                start,
+                BadRow(start, None, f"the row has {plural(len(record), 'column')}, the header has {width}"),
+            )
         else:
             yield start, dict(zip(header, record, strict=True))
 

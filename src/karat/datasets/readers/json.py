@@ -239,7 +239,9 @@ def _elements_of_object(text: _Text, check_keys: bool) -> Rows:
             raise text.error(f"the object holds two arrays, {both}: give a file with one")
         ended = text.take(",", "}") == "}"
     if found is None:
-        raise text.error("the object holds no array of rows (one row to a line is format='jsonl')")
+        raise text.error(
+            "the object holds no array of rows: write the rows as [{…}, {…}], or one to a line in a .jsonl file"
+        )
 
 
 class _Text:

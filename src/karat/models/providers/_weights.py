@@ -58,8 +58,10 @@ def find(name: str) -> Path:
         path = Path(name).expanduser()
         if path.suffix == ".gguf" and path.is_file():
             return path
-        problem = f"no file {name}" if path.suffix == ".gguf" else did_you_mean(name, [*KNOWN, "wordllama"])
-        raise RequestError(f"local/{name}: {problem} (local/NAME or local/path/to.gguf)")
+        if path.suffix == ".gguf":
+            raise RequestError(f"no file {name} for the model local/{name}: correct its path")
+        close = did_you_mean(name, [*KNOWN, "wordllama"])
+        raise RequestError(f"unknown model 'local/{name}': {close} (local/NAME or local/path/to.gguf)")
     own = own_place()
     for path in places(KNOWN[name]):
         if path.is_file():

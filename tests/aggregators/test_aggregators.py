@@ -56,6 +56,15 @@ def test_examples_of_a_conversation_are_a_cluster(make, refuses):
         make.folded("accuracy", rows, cluster="conversatoin")
 
 
+@pytest.mark.parametrize(
+    "name", ["accuracy", "mean", "count_by", "quantiles", "pass_at_k", "precision", "win_rate"]
+)
+@pytest.mark.parametrize("confidence", [95, 0, "high", None])
+def test_a_level_of_confidence_is_checked_before_anything_runs(name, confidence):
+    with pytest.raises(RequestError, match="confidence"):
+        resolve_aggregator({"name": name, "params": {"confidence": confidence}})
+
+
 def test_any_aggregator_by_a_metadata_field(make, refuses):
     rows = [
         ({"topic": "Music" if i % 2 else "Art", "deep": {"level": 1}}, [make.item(float(i % 4 == 1))])

@@ -131,6 +131,17 @@ CASES = [
         "{name: accuracy, params: {key: text}",
         "{name: f1_score, params: {predicted_key: text, golden_key: null}",
     ),
+    filled("graph_config: {nodes: {metrics: JUDGING}}\ngraph_post_process: [ACCURACY]\n").replace(
+        "{name: accuracy, params: {key: text}", "{name: accuracy, params: {confidence: 95}"
+    ),
+    asking("prompt: [{user: hi}]", "name: x@http://127.0.0.1:9/v1, parameters: {MAX_TOKENS: 5}"),
+    asking("prompt: [{user: hi}], output_role: asistant"),
+    asking(
+        "prompt: [{user: hi}], output_keys: b, structured_output: {schema: {propertys: {b: {type: string}}}}"
+    ),
+    asking("prompt: [{user: hi}], output_keys: b, structured_output: {schema: {fields: {b: {type: }}}}"),
+    graph(const("a"), rest="data_config: {sink: {type: json, file_path: ''}}\n"),
+    graph(const("a"), rest="schema_config: {fields: [{name: a, type: int, is_less_than: ten}]}\n"),
 ]
 
 
@@ -436,3 +447,37 @@ def test_a_data_file_that_is_not_there_is_no_mistake_where_other_data_stand_in(p
     project.write("t/graph_config.yaml", NOWHERE.replace("SOURCE", "").replace("NODE", ""))
     project.rows("rows.jsonl", [{"id": 1}])
     assert len(load_task("t").dataset(file="rows.jsonl")) == 1
+
+
+LOCATED = filled("""
+data_config: {examples: [{id: 1, mission: m, turn: 0, answer: {text: a}, said: {text: a}}]}
+graph_config: {nodes: {metrics: JUDGING}}
+output_config: {output_map: {id: {from: id}, mission: {from: mission}, exact_match: {from: exact_match}}}
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params:
+      aggregator_metrics_map:
+        - name: step_efficiency
+          metadata: {mission_id: mision, step_id: id}
+          unit_metrics_results: [exact_match]
+""")
+
+
+def test_a_field_that_metadata_names_and_records_lack_is_reported(project, says):
+    """Else all steps would be those of one mission, and the number wrong."""
+    says(
+        *problems(
+            project, LOCATED, [{"id": 1, "mission": "m", "answer": {"text": "a"}, "said": {"text": "a"}}]
+        )
+    )
+
+
+def test_of_an_earlier_processor_it_is_reported_by_the_metric(project, says):
+    text = LOCATED.replace("    params:\n", "    use_previous_output: true\n    params:\n").replace(
+        "graph_post_process:\n", "graph_post_process:\n  - processor: same.Same\n"
+    )
+    project.write("t/graph_config.yaml", text)
+    project.write("t/same.py", "class Same:\n    def process(self, data):\n        return data\n")
+    report = project.run("t").report()
+    says(report["results"]["exact_match-step_efficiency"]["error"])
+    assert report["evaluation_summary"]["status"] == "fatal_error"

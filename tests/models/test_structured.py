@@ -132,7 +132,7 @@ async def test_a_wrong_schema_is_told_before_anything_is_sent(provider, refuses)
     for _ in range(3000):
         deep = {"items": deep}
     chain = {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#"}]}}}
-    for schema in ({"$ref": "#"}, chain, deep):
+    for schema in ({"$ref": "#"}, chain, deep, {"propertys": {}}):
         with refuses(RequestError):
             await model.generate("q", schema=schema)
     assert provider.count == 0

@@ -25,6 +25,7 @@ from karat.stats._classification import (
     metrics_of,
     weighted_bounds,
 )
+from karat.stats._validation import check_confidence
 
 MOST_PAIRS = 100_000
 MOST_CLASSES = 2_000
@@ -446,7 +447,7 @@ class _Classified(Aggregator[LabelState]):
         self.reading = reading_for(golden_key, predicted_key, normalize, threshold)
         self.average = average
         self.cluster = cluster
-        self.confidence = confidence
+        self.confidence = check_confidence(confidence)
 
     def start(self) -> LabelState:
         return LabelState()

@@ -14,6 +14,7 @@ from karat.errors import did_you_mean
 from karat.records import Estimate, Failed, ItemResult, Ok, Skipped, order_verdicts
 from karat.stats._means import MeanState
 from karat.stats._proportions import with_bounds
+from karat.stats._validation import check_confidence
 
 Failures = Literal["lose", "leave_out"]
 """What a failed output does: it loses against one that succeeded and ties with one that failed, or it is left out."""
@@ -303,7 +304,7 @@ class _Comparisons(Aggregator[Tally]):
                 f"failures is {failures!r}: {did_you_mean(str(failures), ('lose', 'leave_out'))}"
             )
         self.failures = failures
-        self.confidence = confidence
+        self.confidence = check_confidence(confidence)
 
     def start(self) -> Tally:
         return Tally()

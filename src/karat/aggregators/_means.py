@@ -17,6 +17,7 @@ from karat import paths
 from karat.aggregators._base import Aggregate, Aggregator, Group, Values, register_aggregator
 from karat.records import EvaluatorSpec, Ok, Result
 from karat.stats._means import MeanState
+from karat.stats._validation import check_confidence
 
 
 class _State:
@@ -41,7 +42,7 @@ class _Scores(Aggregator[_State]):
 
     def __init__(self, cluster: str | None = None, confidence: float = 0.95) -> None:
         self.cluster = cluster
-        self.confidence = confidence
+        self.confidence = check_confidence(confidence)
 
     def start(self) -> _State:
         return _State()
@@ -238,7 +239,7 @@ class Rate(Aggregator[Values]):
         self.values = sorted({value_text(value) for value in wanted})
         self.field = field
         self.cluster = cluster
-        self.confidence = confidence
+        self.confidence = check_confidence(confidence)
         self._wanted = frozenset(self.values)
 
     def start(self) -> Values:
@@ -290,7 +291,7 @@ class CountBy(Aggregator[_Counts]):
     def __init__(self, field: str = "value", cluster: str | None = None, confidence: float = 0.95) -> None:
         self.field = field
         self.cluster = cluster
-        self.confidence = confidence
+        self.confidence = check_confidence(confidence)
 
     def start(self) -> _Counts:
         return _Counts()
@@ -377,7 +378,7 @@ class StepEfficiency(Aggregator[_StepsState]):
         self.optimal = optimal
         self.threshold = threshold
         self.cluster = cluster
-        self.confidence = confidence
+        self.confidence = check_confidence(confidence)
 
     def start(self) -> _StepsState:
         return _StepsState()
@@ -454,7 +455,7 @@ class Headline(Aggregator[tuple[_State, _Counts]]):
     name = "headline"
 
     def __init__(self, confidence: float = 0.95) -> None:
-        self.confidence = confidence
+        self.confidence = check_confidence(confidence)
         self.metric: Accuracy | Mean = Mean(confidence=confidence)
         self.labels = CountBy(confidence=confidence)
 

@@ -18,6 +18,7 @@ import msgspec
 from karat.aggregators._base import Aggregate, Aggregator, Group, Values, not_applicable, register_aggregator
 from karat.records import Estimate, Ok, Result
 from karat.stats._exact import ExactSum
+from karat.stats._validation import check_confidence
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -115,7 +116,7 @@ class OverAttempts(Aggregator[_State], ABC):
             )
         self.threshold = threshold
         self.cluster = cluster
-        self.confidence = confidence
+        self.confidence = check_confidence(confidence)
 
     @abstractmethod
     def expected(self, n: int, c: int, k: int) -> float:

@@ -307,9 +307,6 @@ def aggregator_problems(
             ("params", "k"),
             f"k={max(part.k):,} needs as many attempts, and {have}: set attempts to {max(part.k):,}",
         )
-    confidence = built.params.get("confidence", 0.95)
-    if not (isinstance(confidence, (int, float)) and 0 < confidence < 1):
-        yield ("params", "confidence"), f"{confidence!r:.60} is not a number between 0 and 1, such as 0.95"
     function = folding_part(built.aggregator)
     if inspect.isfunction(function) and not _takes_one(function):
         yield (), f"{built.name!r} must take one parameter, the list of results"

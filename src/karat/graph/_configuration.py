@@ -79,7 +79,9 @@ def _sink(section: Section) -> Sink | None:
         section.problem(f"must be one of {', '.join(SINKS)}, not {kind!r}", "type")
         return None
     path = section.text("file_path", needed=True)
-    if path is None:
+    if not path:
+        if path is not None:
+            section.problem("is empty: give the path of a file", "file_path")
         return None
     form = section.text("file_format") or section.text("file_type") or kind
     if form == "disk":
@@ -414,7 +416,7 @@ def _node(name: str, section: Section, building: Building) -> Node:
 
 
 def _check_fields(output: OutputMap, processors: list[Processor]) -> None:
-    """Fields that the aggregators want, or a filter looks at: the output map has to have them."""
+    """Fields that aggregators want or take metadata from, or a filter looks at: the output map has to have them."""
     if output.fields is None:
         return
     columns = list(output.fields)
@@ -427,7 +429,7 @@ def _check_fields(output: OutputMap, processors: list[Processor]) -> None:
                     f"unit_metrics_results field {name!r} not found in output columns: {near}"
                     f"available columns: {', '.join(columns)} (add it to output_config.output_map)",
                 )
-        for place, name in processor.filters:
+        for place, name in processor.looks_at:
             if name not in columns and paths.parse(name).steps[0] not in columns:
                 processor.problems.add(place, f"no output record has it: {did_you_mean(name, columns)}")
 

@@ -65,7 +65,7 @@ class Processor:
         use_previous: bool,
         problems: Problems,
         wants: list[tuple[Place, str]],
-        filters: list[tuple[Place, str]],
+        looks_at: list[tuple[Place, str]],
     ) -> None:
         self.part = part
         self.name = part.__name__
@@ -76,8 +76,8 @@ class Processor:
         self.problems = problems
         self.wants = wants
         """Output fields it needs, with the place where the file says so."""
-        self.filters = filters
-        """Those that its filter looks at, in the same way."""
+        self.looks_at = looks_at
+        """Those that its filter looks at, or that give results their metadata, in the same way."""
 
     @property
     def streams(self) -> bool:
@@ -163,7 +163,7 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
     if not section.section("params").fits(part, params, name):
         return None
     try:
-        wants = part.wants(section, params) if hasattr(part, "wants") else []
+        wants, beside = part.wants(section, params) if hasattr(part, "wants") else ([], [])
         if not section.problems:
             part(**params)
     except KaratError as error:
@@ -175,8 +175,8 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
     keep = _filter(filtered, place)
     given = filtered.given.get("filter")
     fields = map(str, given) if isinstance(given, Mapping) and not use_previous else ()
-    filters = [((*filtered.place, "filter", field), field) for field in fields]
-    return Processor(part, params, keep, use_previous, section.problems, wants, filters)
+    looks_at = [*beside, *(((*filtered.place, "filter", field), field) for field in fields)]
+    return Processor(part, params, keep, use_previous, section.problems, wants, looks_at)
 
 
 def _lacking(part: type) -> str:

@@ -65,7 +65,7 @@ def fields_schema(fields: Section) -> dict[str, Any] | None:
     needed = []
     for name, entry in fields.given.items():
         entry = {"type": entry} if isinstance(entry, str) else entry
-        if not isinstance(entry, Mapping) or "type" not in entry:
+        if not isinstance(entry, Mapping) or entry.get("type") is None:
             fields.problem("needs a type, such as type: str", name)
             continue
         try:
@@ -127,6 +127,19 @@ RULES: dict[str, Any] = {
 }
 
 
+def _is_bound(entry: Section, rule: str) -> bool:
+    """Whether a field has this rule, with a bound that values can be compared with."""
+    if rule not in entry:
+        return False
+    bound = entry.given[rule]
+    if rule != "is_equal_to" and (
+        isinstance(bound, bool) or not isinstance(bound, (int, float)) or bound != bound
+    ):
+        entry.problem("must be a number", rule)
+        return False
+    return True
+
+
 class RecordSchema:
     """`schema_config`: the schema of every output record. A record that does not match it fails with the reason."""
 
@@ -171,6 +184,6 @@ def read_schema_config(section: Section, place: TaskPlace) -> RecordSchema | Non
                 properties[field] = json_type(kind)
             except RequestError as error:
                 entry.problem(str(error), "type")
-            rules += [(field, rule, entry.given[rule]) for rule in RULES if rule in entry.given]
+            rules += [(field, rule, entry.given[rule]) for rule in RULES if _is_bound(entry, rule)]
     schema = {"type": "object", "properties": properties, "required": list(properties)}
     return RecordSchema(output_schema(schema), rules)

@@ -157,7 +157,6 @@ _forms: WeakKeyDictionary[type, OutputSchema] = WeakKeyDictionary()
 def output_schema(schema: object) -> OutputSchema:
     """Return the `OutputSchema` of a JSON Schema or a pydantic model; an `OutputSchema` is returned unchanged."""
 
-    """The form a JSON Schema or a pydantic model describes; a form is returned as it is."""
     if isinstance(schema, OutputSchema):
         return schema
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
@@ -174,11 +173,22 @@ def output_schema(schema: object) -> OutputSchema:
     raise RequestError(f"a schema is a JSON Schema or a pydantic model, not {type(schema).__name__}")
 
 
+_KEYWORDS = (
+    "type", "properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems", "contains",
+    "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "pattern", "format", "minLength", "maxLength", "minimum",
+    "maximum", "minItems", "maxItems", "title", "description",
+)  # fmt: skip
+
+
 @lru_cache(maxsize=128)
 def _written_schema(encoded: bytes) -> OutputSchema:
     # Kept: a task gives the same schema with every record, and reading one takes longer than a call.
     schema = msgspec.json.decode(encoded)
     refuse_remote_references(schema)
+    if schema and not any(key in _KEYWORDS or key.startswith("$") for key in schema):
+        raise RequestError(
+            f"{next(iter(schema))!r:.60} is no keyword of JSON Schema: give a type, properties or an enum"
+        )
     form = OutputSchema(schema)
     form.refuse_endless()
     return form

@@ -278,12 +278,18 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
     def _result(self, aggregated: _Aggregated) -> Any:
         field = aggregated.field
         if not self._fields[field].seen:
-            columns = list(self._columns)
-            aggregated.fail(
-                f"KeyError: {field!r} not found in output columns: {did_you_mean(field, columns)};"
-                f" available columns: {', '.join(columns)}"
-            )
+            aggregated.fail(self._absent_column(field))
+        for source in aggregated.fold.metadata.values():
+            if source not in self._columns and len(self._columns) < MOST_COLUMNS:
+                aggregated.fail(self._absent_column(source))
         return aggregated.finish()
+
+    def _absent_column(self, name: str) -> str:
+        columns = list(self._columns)
+        return (
+            f"KeyError: {name!r} not found in output columns: {did_you_mean(name, columns)};"
+            f" available columns: {', '.join(columns)}"
+        )
 
     def _status(self, absent: bool) -> str:
         absent = absent or any(field.missing for field in self._fields.values())
@@ -295,9 +301,15 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
         return {field.name: {"count": field.invalid, "first": field.first_invalid} for field in fields}
 
     @classmethod
-    def wants(cls, section: Section, params: Mapping[str, Any]) -> list[tuple[Place, str]]:
-        """The output fields it needs, each with its place. Errors in the map are reported."""
+    def wants(
+        cls, section: Section, params: Mapping[str, Any]
+    ) -> tuple[list[tuple[Place, str]], list[tuple[Place, str]]]:
+        """The output fields with results, and those that `metadata` names, each with its place.
+
+        Errors in the map are reported.
+        """
         found: list[tuple[Place, str]] = []
+        beside: list[tuple[Place, str]] = []
         inner = section.section("params")
         inner.known(("aggregator_metrics_map", "use_previous_output", "filter"))
         if not inner.items("aggregator_metrics_map"):
@@ -310,6 +322,9 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
                 entry.problem("needs unit_metrics_results: the output fields it is computed from")
             places = [(*entry.place, "unit_metrics_results", at) for at in range(len(fields))]
             found += zip(places, fields, strict=True)
+            metadata = entry.section("metadata")
+            sources = {key: metadata.text(key, needed=True) for key in metadata.given}
+            beside += [((*metadata.place, key), source) for key, source in sources.items() if source]
             given = entry.mapping("params")
             for key in ("golden_key", "predicted_key"):
                 if key in given and given[key] is None:
@@ -326,8 +341,8 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
                         "treats all results as attempts at one problem: set problem_key to separate problems",
                     )
         if section.flag("use_previous_output", bool(params.get("use_previous_output", False))):
-            return []  # what the processor before it gives is known only then
-        return found
+            return [], []  # what the processor before it gives is known only then
+        return found, beside
 
 
 def idle_key(entry: object) -> Any:

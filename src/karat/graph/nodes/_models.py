@@ -290,7 +290,7 @@ def _differing(written: Any, parsed: Any, path: str) -> Iterator[tuple[str, str]
 def _mistyped(key: str) -> str | None:
     """The parameter a key is one letter away from; others go to the provider as they are, which may know them."""
     known = (*OWN, *OTHERS)
-    close = [] if key in known else difflib.get_close_matches(key, known, n=1, cutoff=0.9)
+    close = [] if key in known else difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.9)
     return close[0] if close else None
 
 
@@ -333,6 +333,8 @@ class ModelNode(Node):
         self.variables = [] if "pre_process" in section else list(prompt.variables)  # it may set them
         self.input_key = section.text("input_key", MESSAGES) or MESSAGES
         self.role = section.text("output_role", "assistant") or "assistant"
+        if self.role not in ROLES:
+            section.problem(f"unknown role: {did_you_mean(self.role, ROLES)}", "output_role")
         self.pre_process = building.function(section, "pre_process", 1)
         self.post_process = building.function(section, "post_process", 2)
         self.parts = [f.part for f in (self.pre_process, self.post_process) if f is not None]

@@ -1,14 +1,18 @@
 """Documentation is checked: the examples of README and docs run, in their order.
 
 A block of Python is executed; one of Python or YAML that begins with the name of its file (`# mine.py`) is written
-there for those after it; of a block called `console` each `$ karat …` is run, and has to end well.
+there for those after it. Of a block called `console` each `$ karat …` is run, and has to end well. A block called `sh`
+is run from its first to its last line, without what installs and tests karat itself.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.util
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +22,7 @@ from karat.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(python|yaml|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|yaml|console|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")
 
 
@@ -29,6 +33,26 @@ def blocks(page):
         language, code = block.groups()
         if language != "yaml" or FILE.match(code):
             yield language, code, text[: block.start(2)].count("\n")
+
+
+def run_shell(code, monkeypatch):
+    """Run a block of a shell, each line alone; a script with `case` whole, in a new project."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    if "case $?" in code:
+        assert main(["init", "project"]) == 0
+        assert subprocess.run(["sh", "-c", code], cwd="project").returncode == 1  # a gate on 8 questions
+        return
+    for line in code.splitlines():
+        words = shlex.split(line, comments=True)
+        if "prompt.yaml" in words and importlib.util.find_spec("xllamacpp") is None:
+            continue  # the extra `local` is optional
+        if words[:1] == ["cd"]:
+            monkeypatch.chdir(words[1])
+        elif words[:1] in (["karat"], ["sed"]):
+            allowed = (0, 1, 4) if any(word.startswith("--fail-") for word in words) else (0,)  # a gate
+            assert subprocess.run(words).returncode in allowed, line
+        else:
+            assert words[:1] in ([], ["make"], ["pip"]), f"{line}: say here how it is run"
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p))], ids=lambda p: p.name)
@@ -42,6 +66,8 @@ def test_examples_run(page, tmp_path, monkeypatch, capsys):
             Path(named[1]).write_text(code)
         elif language == "python":
             exec(compile("\n" * line + code, str(page), "exec"), namespace)
+        elif language == "sh":
+            run_shell(code, monkeypatch)
         else:
             for command in re.findall(r"^\$ karat (.*)", code, re.MULTILINE):
                 assert main(shlex.split(command)) == 0, command

@@ -12,7 +12,7 @@ from karat.traces import TraceError, normalize
 
 ASKED = {"role": "user", "content": "Clean up."}
 BARE = {"name": "ls", "arguments": {}}
-LISTED = {"id": "c0", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+LISTED: dict[str, Any] = {"id": "c0", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 LOOKED = {"role": "assistant", "content": "", "tool_calls": [LISTED]}
 HIDDEN = {"id": "c1", "type": "function", "function": {"name": "rm", "arguments": '{"path": "/"}'}}
 ACTION = {"speaker": "Agent (Action)", "text": "ls({})"}

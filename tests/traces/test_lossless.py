@@ -18,6 +18,7 @@ message function tool_call function_call function_call_output custom_tool_call_o
 model human ai constructor langchain schema messages HumanMessage AIMessage ToolMessage success
 input_text output_text text tool_call_response web_search_call computer_call
 gen_ai.user.message gen_ai.assistant.message gen_ai.tool.message gen_ai.choice
+role function_result response_item gemini
 """
 CONSTANTS = {*TAGS.split(), 1}
 """The format's own words for a role or a kind of part, which the shape of the steps says; `lc: 1`."""

@@ -107,9 +107,9 @@ def is_of_agent(document: Any, path: Path) -> bool:
         return False
     for key in (*path, None):
         if isinstance(value, dict):
-            role = next(
-                (value[key] for key in ("role", "type", "author", "source", "speaker") if key in value), ""
-            )
+            keys = [key for key in ("role", "type", "author", "source", "speaker") if key in value]
+            role = value[keys[0]] if keys else ""
+            role = role.get("value") if isinstance(role, dict) else role
             if str(role).lower() in NOT_AGENTS or value.get("tool_call_id") or "tool_use_id" in value:
                 return False
             if str(value.get("type")).endswith(("result", "_output")) or "return" in str(

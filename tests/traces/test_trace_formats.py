@@ -351,6 +351,133 @@ CALLS = [
     Call("model", "gpt", input=OPENAI_CHAT[:3], output="It is sunny."),
 ]
 
+HAYSTACK_CALL = {"tool_name": "get_weather", "arguments": ARGUMENTS, "id": "c1", "extra": None}
+HAYSTACK = [
+    {"role": "user", "meta": {}, "name": None, "content": [{"text": "Weather in Oslo?"}]},
+    {
+        "role": "assistant",
+        "meta": {"finish_reason": "tool_calls"},
+        "name": None,
+        "content": [{"tool_call": HAYSTACK_CALL}],
+    },
+    {
+        "role": "tool",
+        "meta": {},
+        "name": None,
+        "content": [{"tool_call_result": {"result": "sunny", "origin": HAYSTACK_CALL, "error": False}}],
+    },
+    {"role": "assistant", "meta": {}, "name": None, "content": [{"text": "It is sunny."}]},
+]
+LLAMA_INDEX = [
+    {
+        "role": "user",
+        "additional_kwargs": {},
+        "blocks": [{"block_type": "text", "text": "Weather in Oslo?"}],
+    },
+    {
+        "role": "assistant",
+        "additional_kwargs": {},
+        "blocks": [
+            {
+                "block_type": "tool_call",
+                "tool_call_id": "c1",
+                "tool_name": "get_weather",
+                "tool_kwargs": ARGUMENTS,
+            }
+        ],
+    },
+    {
+        "role": "tool",
+        "additional_kwargs": {"tool_call_id": "c1", "name": "get_weather"},
+        "blocks": [{"block_type": "text", "text": "sunny"}],
+    },
+    {
+        "role": "assistant",
+        "additional_kwargs": {},
+        "blocks": [{"block_type": "text", "text": "It is sunny."}],
+    },
+]
+
+
+def _kernel(role: str, item: dict[str, Any]) -> dict[str, Any]:
+    item = {"ai_model_id": None, "metadata": {}, **item}
+    return {"content_type": "message", "role": role, "name": None, "items": [item], "metadata": {}}
+
+
+KERNEL_CALL = {"id": "c1", "name": "get_weather", "function_name": "get_weather", "plugin_name": None}
+SEMANTIC_KERNEL = {
+    "messages": [
+        _kernel("user", {"content_type": "text", "text": "Weather in Oslo?"}),
+        _kernel("assistant", {"content_type": "function_call", **KERNEL_CALL, "arguments": TEXT}),
+        _kernel("tool", {"content_type": "function_result", **KERNEL_CALL, "result": "sunny"}),
+        _kernel("assistant", {"content_type": "text", "text": "It is sunny."}),
+    ]
+}
+
+
+def _said(role: str, part: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "chat_message", "role": {"type": "role", "value": role}, "contents": [part]}
+
+
+AGENT_FRAMEWORK = [
+    _said("user", {"type": "text", "text": "Weather in Oslo?"}),
+    _said("assistant", {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": TEXT}),
+    _said("tool", {"type": "function_result", "call_id": "c1", "result": "sunny"}),
+    _said("assistant", {"type": "text", "text": "It is sunny."}),
+]
+
+
+def _line(kind: str, **payload: Any) -> dict[str, Any]:
+    return {"timestamp": "2026-01-01T00:00:00Z", "type": kind, "payload": payload}
+
+
+CODEX = [
+    _line("session_meta", id="s", cwd="/", cli_version="0.65.0", source="exec"),
+    _line(
+        "response_item",
+        type="message",
+        role="user",
+        content=[{"type": "input_text", "text": "Weather in Oslo?"}],
+    ),
+    _line("turn_context", cwd="/", approval_policy="never", model="gpt-5-codex"),
+    _line("response_item", type="function_call", name="get_weather", arguments=TEXT, call_id="c1"),
+    _line("event_msg", type="exec_command_end", call_id="c1", command=["weather"], exit_code=0),
+    _line("response_item", type="function_call_output", call_id="c1", output="sunny"),
+    _line("event_msg", type="agent_message", message="It is sunny."),
+    _line(
+        "response_item",
+        type="message",
+        role="assistant",
+        content=[{"type": "output_text", "text": "It is sunny."}],
+    ),
+]
+GEMINI_CLI = {
+    "sessionId": "s",
+    "projectHash": "h",
+    "startTime": "2026-01-01T00:00:00Z",
+    "messages": [
+        {"id": "1", "timestamp": "2026-01-01T00:00:00Z", "type": "user", "content": "Weather in Oslo?"},
+        {
+            "id": "2",
+            "type": "gemini",
+            "content": "",
+            "toolCalls": [
+                {
+                    "id": "c1",
+                    "name": "get_weather",
+                    "args": ARGUMENTS,
+                    "result": "sunny",
+                    "status": "success",
+                    "displayName": "Weather",
+                }
+            ],
+            "thoughts": [{"subject": "s", "description": "I look it up."}],
+            "model": "gemini-2.5-pro",
+        },
+        {"id": "3", "type": "gemini", "content": "It is sunny."},
+    ],
+}
+
 DOCUMENTS: dict[str, Any] = {
     "OpenAI chat": OPENAI_CHAT,
     "OpenAI chat in an envelope": {"messages": OPENAI_CHAT, "usage": {"tokens": 3}},
@@ -383,6 +510,12 @@ DOCUMENTS: dict[str, Any] = {
     "OpenLLMetry": OPENLLMETRY,
     "OpenInference": OPENINFERENCE,
     "OpenInference, OTLP": _otlp(OPENINFERENCE),
+    "Haystack": HAYSTACK,
+    "LlamaIndex": LLAMA_INDEX,
+    "Semantic Kernel": SEMANTIC_KERNEL,
+    "Microsoft Agent Framework": AGENT_FRAMEWORK,
+    "Codex": CODEX,
+    "Gemini CLI": GEMINI_CLI,
     "karat's calls": CALLS,
     "karat's output": Output(format=FORMAT, example="1", outcome=Ok("It is sunny."), trace=CALLS),
 }

@@ -155,8 +155,44 @@ UNREAD: dict[str, Any] = {
         ASKED,
         {
             "role": "assistant",
-            "blocks": [{"block_type": "tool_call", "tool_name": "rm", "tool_kwargs": {"path": "/"}}],
+            "blocks": [{"block_type": "tool_call", "tool_name": None, "tool_kwargs": {"path": "/"}}],
         },
+    ],
+    "a part of Haystack without a name": [
+        ASKED,
+        {"role": "assistant", "content": [{"tool_call": {"arguments": {"path": "/"}}}]},
+    ],
+    "a record of Gemini CLI that undoes others": {
+        "sessionId": "s",
+        "projectHash": "h",
+        "messages": [{"type": "gemini", "content": "x"}, {"$rewindTo": "1"}],
+    },
+    "an action of mini-swe-agent": [
+        ASKED,
+        {"role": "assistant", "content": "THOUGHT: x", "extra": {"actions": [{"command": "rm /"}]}},
+    ],
+    "a command of mini-swe-agent in the text": [
+        ASKED,
+        {"role": "assistant", "content": "THOUGHT: x\n\n```bash\nrm -rf /\n```"},
+        {"role": "user", "content": "<returncode>0</returncode>\n<output></output>"},
+    ],
+    "tools that agno ran": {
+        "messages": [ASKED, {"role": "assistant", "content": "Done."}],
+        "tools": [{"tool_call_id": "c1", "tool_name": "rm", "tool_args": {"path": "/"}, "result": "gone"}],
+    },
+    "ReAct on one line": [
+        ASKED,
+        {"role": "assistant", "content": 'Thought: clean up. Action: rm Action Input: {"path": "/"}'},
+    ],
+    "ReAct on one line without an input": [
+        ASKED,
+        {"role": "assistant", "content": "Thought: clean up. Action: rm[/]"},
+        {"role": "user", "content": "Observation: gone"},
+    ],
+    "a web search of Codex": [
+        ASKED,
+        {"role": "assistant", "content": "Done."},
+        {"type": "item.completed", "item": {"id": "i", "type": "web_search", "query": "rm"}},
     ],
     "an unknown block": [ASKED, {"role": "assistant", "content": [{"type": "toolRequest", "tool": "rm"}]}],
     "a block with a key of its own": [
@@ -759,6 +795,9 @@ def test_a_harmony_message_to_a_tool_is_a_call(content: Any) -> None:
         "Use <b>bold</b> and a < b, or an array [TOOL].",
         "Action: we will see.\nObservation: it rains.",
         "The tag <function> begins a function.",
+        "Run this:\n```bash\nls\n```",
+        "I have a thought: we wait. The action: none.",
+        "The list [f(x)] has one item.",
     ],
 )
 def test_prose_about_calls_is_no_call(text: str) -> None:

@@ -64,6 +64,10 @@ _TEMPLATES = re.compile(
 )
 """How models write calls by their own chat templates, which servers parse: Claude, Llama, Mistral, DeepSeek, Kimi,
 Granite and Phi, Command R, gpt-oss (Harmony), Nemotron, FunctionGemma."""
+_INPUT = re.compile(r"\bAction[ _]?Input:[ \t]*\S")
+_SHELL = ("```bash", "```sh", "```mswea")
+_SHELL_AT_END = re.compile(r"```(?:bash|sh|shell|mswea_bash_command)[ \t]*\n[^`]*```\s*\Z")
+"""A command for a shell at the end of a message, as mini-swe-agent runs it."""
 _FENCE = re.compile(r"```(?:json)?")
 
 
@@ -73,7 +77,17 @@ NOT_AGENTS = frozenset(("user", "human", "system", "developer", "tool", "functio
 
 def may_hold_calls(text: str) -> bool:
     """Return whether a text is worth a closer look."""
-    return _may_hold_action(text) or _OPEN in text or _CALLING in text or _is_template(text)
+    return (
+        _may_hold_action(text)
+        or _OPEN in text
+        or _CALLING in text
+        or _holds_command(text)
+        or _is_template(text)
+    )
+
+
+def _holds_command(text: str) -> bool:
+    return "```" in text and any(mark in text for mark in _SHELL)
 
 
 def _may_hold_action(text: str) -> bool:
@@ -111,6 +125,8 @@ def is_prose(text: str) -> bool:
         return False
     if ("<" in text or "[TOOL" in text) and (_OPEN in text or _is_template(text)):
         return False
+    if _holds_command(text):
+        return False
     return not text.startswith(_MARKS) or not may_be_blocks(text)
 
 
@@ -132,7 +148,12 @@ def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused
     sections = list(_sections(text))
     labels = [label for label, _, _ in sections]
     if "Action" not in labels:
-        return None
+        written = _is_one_line(text) and _INPUT.search(text, text.find("Action:")) is not None
+        return (
+            [UnreadCall("", "an action within a line: write each label on its own line", text)]
+            if written
+            else None
+        )
     for at, (label, _, inside) in enumerate(sections):
         if label == "Action" and (labels[at + 1 : at + 2] == ["Action Input"] or _blob(inside) is not None):
             return list(_transcript(role, sections, extra))
@@ -148,6 +169,8 @@ def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused
 
 def awaits_observation(text: str) -> bool:
     """Return whether a text without calls ends with an action, to which the next message may give the result."""
+    if _SHELL_AT_END.search(text) is not None or (_may_hold_action(text) and _is_one_line(text)):
+        return True
     if not _may_hold_action(text):
         return False
     sections = list(_sections(text))
@@ -155,9 +178,17 @@ def awaits_observation(text: str) -> bool:
 
 
 def is_observation(text: str) -> bool:
-    """Return whether a text begins with `Observation:`."""
+    """Return whether a text begins with `Observation:`, or with the exit status of a command."""
+    if text.lstrip().startswith("<returncode>"):
+        return True
     match = _LABEL.match(text.lstrip()[:200])
     return match is not None and _label(match) == "Observation"
+
+
+def _is_one_line(text: str) -> bool:
+    """Return whether a thought is followed by an action, not at the start of a line."""
+    thought = text.find("Thought:")
+    return 0 <= thought < text.find("Action:", thought)
 
 
 def _label(match: re.Match[str]) -> str:

@@ -123,6 +123,18 @@ _FORMATS = tuple(
             "give one result or one simulation",
         ),
         ("BFCL", "id result ground_truth inference_log", "give one line of a result file"),
+        (
+            "Haystack, LlamaIndex or Semantic Kernel",
+            "blocks block_type items content_type contents tool_kwargs tool_output return_direct meta",
+            "give whole messages, with a role",
+        ),
+        ("Codex", "payload thread_id item rollout", "give a session file, whose lines have a payload"),
+        ("Gemini CLI", "projectHash sessionId toolCalls messages", "give the JSON document of a session"),
+        (
+            "mini-swe-agent or SWE-agent",
+            "trajectory_format info extra thought actions action observation",
+            "give messages with tool_calls, such as {'name': 'bash', 'arguments': {'command': …}}",
+        ),
     )
 )
 
@@ -312,10 +324,12 @@ def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str,
             is_said = is_agent and step.tool_result is None
             yield from _written_calls(others, where, step, read=not is_said)
             if is_said and not step.tool_calls:
-                for key in _MESSAGE_ACTIONS:
-                    # The `actions` of ADK's events are an object of changes to the state.
-                    if step.extra.get(key) and (isinstance(step.extra[key], (str, list)) or key == "action"):
-                        yield {"tool_calls": [{"text": step.extra[key]}]}, f"{where}.{key}", False
+                inside = plain(step.extra.get("extra"))  # mini-swe-agent has them one level deeper
+                for fields in (step.extra, inside if isinstance(inside, dict) else {}):
+                    for key in _MESSAGE_ACTIONS:
+                        # The `actions` of ADK's events are an object of changes to the state.
+                        if fields.get(key) and (isinstance(fields[key], (str, list)) or key == "action"):
+                            yield {"tool_calls": [{"text": fields[key]}]}, f"{where}.{key}", False
     for part in unused:
         if not part.reviewed:
             if isinstance(part.value, (dict, list, tuple)):
@@ -499,7 +513,7 @@ def _find(
                     return f"{where}.{key}", f"{key!r} is text and not a tool call"
                 continue
             letters = _letters(key)
-            if _is_skipped(letters):
+            if _is_skipped(letters) and not (letters == "tools" and _are_runs(part)):
                 continue
             place = f"{where}.{key}"
             if _is_call_key(key):
@@ -509,6 +523,11 @@ def _find(
             is_described = described or (key == "function" and has_id) or _is_metadata(letters)
             stack.append((part, place, is_described))
     return None
+
+
+def _are_runs(tools: Any) -> bool:
+    """Return whether a list of tools holds what was called, as agno writes it, and not what may be called."""
+    return isinstance(tools, list) and any(isinstance(each, dict) and "tool_args" in each for each in tools)
 
 
 def _arguments_key(value: dict[Any, Any]) -> str | None:
@@ -536,7 +555,9 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool, named: boo
         kind = None if _NO_CALL.search(_letters(value["type"])) else str(value["type"])
     if kind is None and any(key in value for key in ("input", "args", "rawInput", "tool")):
         kind = next((f"a part with a {key}" for key in _CALL_IDS if key in value), None)
-    if kind is None and value.get("type") == "tool" and isinstance(value.get("name"), str):
+    if kind is None and value.get("type") == "web_search" and "query" in value:
+        kind = "web_search"
+    if kind is None and str(value.get("type")).lower() == "tool" and isinstance(value.get("name"), str):
         kind = "a run of a tool" if "input" in value or "output" in value else None
     if kind is None and value.keys() == {"name", "parameters"} and isinstance(value["parameters"], dict):
         kind = "a dict with a name and its parameters"

@@ -65,6 +65,7 @@ BUILTIN = (
     "langchain_agents",
     "langgraph",
     "potato",
+    "message_parts",
     "autogen",
     "openai_agents",
     "langchain",

@@ -1,11 +1,11 @@
-"""Gemini contents: parts with text, function calls and responses, in REST and in Python spelling."""
+"""Gemini contents: parts with text, function calls and responses, as REST and Python spell them; its CLI's sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import Found, named_call, read_parts
+from karat.traces._calls import Found, named_call, read_call, read_parts, result_step
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
 from karat.traces.detection import placed
@@ -32,6 +32,8 @@ _CODE_RESULT = ("codeExecutionResult", "code_execution_result")
 _SYSTEM = ("systemInstruction", "system_instruction")
 _HISTORY = ("automaticFunctionCallingHistory", "automatic_function_calling_history")
 """What went before a response, where the SDK itself ran the tools."""
+_RECORDS = {"user": "user", "gemini": "assistant", "info": "system", "warning": "system", "error": "system"}
+"""The roles of the records of Gemini CLI."""
 _ROLES = {"model": "assistant", "function": "tool"}
 
 
@@ -39,6 +41,8 @@ def detect(value: object) -> bool:
     """A content with parts, a request with contents, or a response with candidates."""
     if not isinstance(value, dict):
         return False
+    if _is_record(value) or _is_session(value):
+        return True
     if isinstance(value.get("candidates"), list) or isinstance(value.get("contents"), list):
         return True
     parts = value.get("parts")
@@ -52,6 +56,18 @@ def detect(value: object) -> bool:
 
 def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
     """The steps of a content; of all contents of a request; of the first candidate of a response."""
+    if _is_session(value):
+        for position, record in enumerate(value["messages"]):
+            record = plain(record)
+            if isinstance(record, dict) and record.get("type") in _RECORDS:
+                yield from placed(_read_record(record), f"messages[{position}]")
+            else:
+                yield UnreadCall(f"messages[{position}]", "a record of the session in no known form", record)
+        yield Unused("", "fields outside 'messages'", rest(value, "messages"), harmless=True)
+        return
+    if _is_record(value):
+        yield from _read_record(value)
+        return
     if "parts" in value:
         yield from read_content(value)
         return
@@ -78,6 +94,45 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
     others = rest(value, key, *(beside if before else ()))
     if others:
         yield Unused("", f"fields outside {key!r}", others, harmless=True)
+
+
+def _is_session(value: dict[str, Any]) -> bool:
+    """Return whether a document is a session of Gemini CLI."""
+    return "sessionId" in value and "projectHash" in value and isinstance(value.get("messages"), list)
+
+
+def _is_record(value: dict[str, Any]) -> bool:
+    return value.get("type") == "gemini" and "content" in value
+
+
+def _read_record(record: dict[str, Any]) -> Iterator[Step | Unused]:
+    """Read a message of Gemini CLI, with the calls that followed it and their results."""
+    role, content = _RECORDS[record["type"]], plain(record.get("content"))
+    given = plain(record.get("toolCalls"))
+    calls: list[ToolCall] = []
+    results: list[Step] = []
+    for position, each in enumerate(given if isinstance(given, list) else [] if given is None else [given]):
+        fields = plain(each)
+        call = (
+            read_call({k: v for k, v in fields.items() if k != "result"})
+            if isinstance(fields, dict)
+            else None
+        )
+        if call is None:
+            yield UnreadCall(f"toolCalls[{position}]", "a tool call without a name", each)
+        else:
+            calls.append(call)
+            if fields.get("result") is not None:
+                failed = fields.get("status") in ("error", "cancelled")
+                results.append(result_step(call.id, call.name, fields["result"], failed))
+    parts = content if isinstance(content, list) else [{"text": content}] if content else []
+    extra = rest(record, "type", "content", "toolCalls")
+    yield from read_parts(role, [*parts, *calls], extra, _part_or_call)
+    yield from results
+
+
+def _part_or_call(part: Any) -> Found:
+    return part if isinstance(part, ToolCall) else _part(part)
 
 
 def _candidate(item: Any) -> Any:

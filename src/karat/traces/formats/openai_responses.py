@@ -1,13 +1,17 @@
-"""OpenAI Responses items: messages, reasoning, and tool calls of every kind with their outputs."""
+"""OpenAI Responses items: messages, reasoning, tool calls of every kind with their outputs; session files of Codex."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from karat.traces._calls import APPROVAL
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
+from karat.traces.detection import placed
+from karat.traces.detection import read as read_any
 from karat.traces.steps import (
     Step,
     ToolCall,
@@ -36,6 +40,8 @@ _NO_STEPS = (
     "item_reference",
 )
 """Items that are neither messages nor calls nor results."""
+_CODEX = ("response_item", "event_msg", "session_meta", "turn_context", "compacted")
+"""Lines of a session file of Codex."""
 _NOT_ARGUMENTS = ("type", "id", "call_id", "status", "results", "outputs", "output", "result", "error")
 
 
@@ -44,6 +50,8 @@ def detect(value: object) -> bool:
     if not isinstance(value, dict):
         return False
     kind = value.get("type")
+    if kind in _CODEX and isinstance(value.get("payload"), dict):
+        return True
     if not isinstance(kind, str):
         return value.get("object") == "response" and isinstance(value.get("output"), list)
     if kind == "message":
@@ -91,7 +99,9 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         yield Unused("", "fields outside 'output'", others, harmless=True)
         return
     kind = value["type"]
-    if kind == "message":
+    if kind in _CODEX and "payload" in value:
+        yield from _read_line(value)
+    elif kind == "message":
         extra = rest(value, "type", "role", "content")
         yield Step(value["role"], _content(value.get("content")), extra=extra)
     elif kind == "reasoning":
@@ -104,6 +114,18 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         yield from _named_call(value)
     else:
         yield from _builtin_call(value)
+
+
+def _read_line(line: dict[str, Any]) -> Iterator[Step | Unused]:
+    """Read a line of a session file of Codex: an item, or an event, most of which repeat items."""
+    if line["type"] != "response_item":
+        yield Unused("", f"{line['type']} is not an item", line, harmless=True)
+        return
+    beside = rest(line, "type", "payload")
+    for part in placed(read_any(line["payload"]), "payload"):
+        if isinstance(part, Step) and beside:
+            part, beside = msgspec.structs.replace(part, extra={**beside, **part.extra}), {}
+        yield part
 
 
 def _named_call(value: dict[str, Any]) -> Iterator[Step | Unused]:

@@ -62,6 +62,75 @@ def test_the_examples_of_readme_and_docs_are_typed(tmp_path):
     assert not problems, "\n".join(problems)
 
 
+OWN_PARTS = """\
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import karat
+from karat import models
+from karat.evaluators import ExactMatch, register_evaluator
+from karat.tasks import Context
+
+
+@dataclass
+class Question:
+    text: str
+
+
+@dataclass
+class Answer:
+    text: str
+    sources: list[str]
+
+
+def answer(question: Question) -> Answer:
+    return Answer(question.text.upper(), [])
+
+
+class Cited(karat.Evaluator):
+    name = "cited"
+
+    def evaluate(
+        self, *, outputs: Answer, reference_outputs: str | None = None, inputs: Question | None = None, **context: Any
+    ) -> karat.Result:
+        return karat.Result(self.key, float(len(outputs.sources)))
+
+
+class Longer(karat.Evaluator):
+    name = "longer"
+
+    def compare(self, example: karat.Example, first: karat.Output, second: karat.Output) -> str:
+        return "win"
+
+
+class Trimmed(ExactMatch):
+    def prepare(self, output: object) -> str:
+        return str(output).strip()
+
+
+@register_evaluator("short")
+def short(outputs: Answer) -> bool:
+    return len(outputs.text) < 10
+
+
+class Translate(karat.Task):
+    name = "translate"
+    is_async = True
+
+    def __init__(self, model: str) -> None:
+        self.model = models.get(model)
+
+    async def call_async(self, example: karat.Example, context: Context) -> str:
+        return (await self.model.generate(example.input)).text
+
+
+rows: list[dict[str, str]] = [{"input": "a", "expected": "A"}]
+runs = [karat.run(answer, rows, limit=3), karat.run(Translate("openai:gpt-5"), rows)]
+karat.evaluate(runs, [Cited(), Trimmed(path="text"), short, {"name": "edit_distance", "key": "close"}, Longer()])
+"""
+
 CASES = {
     "a misspelt parameter of an evaluator is an error": (
         "from karat.evaluators import ExactMatch\nExactMatch(case_sensitiv=3)\n",
@@ -109,6 +178,11 @@ CASES = {
         "from karat.evaluators import build_evaluator\nreveal_type(build_evaluator('exact_match'))\n",
         'Revealed type is "karat.evaluators._base.Evaluator"',
     ),
+    "a misspelt name of a package is an error": (
+        "from karat import stats\nstats.propotion([True])\n",
+        'Module has no attribute "propotion"',
+    ),
+    "own parts may have types of their own": (OWN_PARTS, ""),
     "types of results can be named": (
         "import karat\nfrom collections.abc import Iterator\n\n\n"
         "def outcome() -> karat.Outcome:\n    return karat.experiment('e.yaml')\n\n\n"
@@ -161,6 +235,8 @@ PYRIGHT_CASES = {
     "a misspelt parameter of a model is an error": 'No parameter named "temprature"',
     "a misspelt method of a ranking is an error": "\"Literal['elos']\" is not assignable",
     "a built evaluator is an Evaluator": 'is "Evaluator"',
+    "a misspelt name of a package is an error": '"propotion" is not a known attribute',
+    "own parts may have types of their own": "",
     "types of results can be named": "",
 }
 

@@ -37,7 +37,7 @@ def problem(module: str, name: str) -> str:
     """Why a plug-in may not import this; empty where it may."""
     parts = module.split(".")
     if parts == ["karat"]:
-        return "" if name in {"", *karat.__all__, *PUBLIC} else f"karat does not export {name}"
+        return "" if name in {"", *dir(karat), *PUBLIC} else f"karat does not export {name}"
     if len(parts) > 2 or parts[1] not in PUBLIC:
         return f"{module} is not a public module"
     part = importlib.import_module(module)

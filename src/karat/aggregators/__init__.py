@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from karat.lazy import load
+from karat.lazy import exports
 from karat.registry import SHIPPED_PLUGIN
 
 if TYPE_CHECKING:
@@ -38,47 +38,19 @@ if TYPE_CHECKING:
     from karat.graph.metrics import BaseAggregatorMetric as BaseAggregatorMetric
     from karat.graph.metrics import aggregator_metric as aggregator_metric
     from karat.records import AggregateTable as AggregateTable
-
-_WHERE = {
-    "Aggregate": "_base",
-    "Aggregator": "_base",
-    "AggregateTable": "karat.records",
-    "FunctionAggregator": "_base",
-    "Group": "_base",
-    "aggregators": "_base",
-    "count_of": "_means",
-    "not_applicable": "_base",
-    "register_aggregator": "_base",
-    "Accuracy": "_means",
-    # Aggregator metrics are a built-in plug-in: they are named here and never imported by this package.
-    "AggregatorMetricRegistry": SHIPPED_PLUGIN,
-    "BaseAggregatorMetric": SHIPPED_PLUGIN,
-    "aggregator_metric": SHIPPED_PLUGIN,
-    "ClassificationReport": "_classification",
-    "CountBy": "_means",
-    "F1Score": "_classification",
-    "Grouped": "_base",
-    "Histogram": "_distributions",
-    "MajorityAtK": "_pass_k",
-    "Mean": "_means",
-    "PassAtK": "_pass_k",
-    "PassHatK": "_pass_k",
-    "Problem": "_pass_k",
-    "Precision": "_classification",
-    "Quantiles": "_distributions",
-    "RankRuns": "_comparisons",
-    "Rate": "_means",
-    "Recall": "_classification",
-    "StepEfficiency": "_means",
-    "WinRate": "_comparisons",
-}
-
-__all__ = sorted(_WHERE)
-
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, _WHERE, name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+else:
+    __all__, __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "_base": "Aggregate Aggregator FunctionAggregator Group Grouped aggregators not_applicable "
+            "register_aggregator",
+            "_classification": "ClassificationReport F1Score Precision Recall",
+            "_comparisons": "RankRuns WinRate",
+            "_distributions": "Histogram Quantiles",
+            "_means": "Accuracy CountBy Mean Rate StepEfficiency count_of",
+            "_pass_k": "MajorityAtK PassAtK PassHatK Problem",
+            # Aggregator metrics are a built-in plug-in: they are named here and never imported by this package.
+            SHIPPED_PLUGIN: "AggregatorMetricRegistry BaseAggregatorMetric aggregator_metric",
+            "karat.records": "AggregateTable",
+        },
+    )

@@ -5,74 +5,39 @@ Names are imported where they are used, so that importing this package costs nex
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from karat.lazy import load
+from karat.lazy import exports
 
 if TYPE_CHECKING:
-    from karat.datasets.dataset import Dataset
-    from karat.datasets.readers.hub import resolved_revision
-    from karat.datasets.readers.rows import MAX_ROW, BadRow, RowSource, bounded_lines
-    from karat.datasets.sources import (
-        JOINER,
-        file_rows,
-        kind_of_source,
-        rows_dataset,
-        source_file,
-        source_problems,
-        source_rows,
+    from karat.datasets.dataset import Dataset as Dataset
+    from karat.datasets.readers.hub import resolved_revision as resolved_revision
+    from karat.datasets.readers.rows import MAX_ROW as MAX_ROW
+    from karat.datasets.readers.rows import BadRow as BadRow
+    from karat.datasets.readers.rows import RowSource as RowSource
+    from karat.datasets.readers.rows import bounded_lines as bounded_lines
+    from karat.datasets.sources import JOINER as JOINER
+    from karat.datasets.sources import file_rows as file_rows
+    from karat.datasets.sources import kind_of_source as kind_of_source
+    from karat.datasets.sources import rows_dataset as rows_dataset
+    from karat.datasets.sources import source_file as source_file
+    from karat.datasets.sources import source_problems as source_problems
+    from karat.datasets.sources import source_rows as source_rows
+    from karat.datasets.writers import RecordWriter as RecordWriter
+    from karat.datasets.writers import check_writable as check_writable
+    from karat.datasets.writers import record_file as record_file
+    from karat.datasets.writers import record_writer as record_writer
+    from karat.datasets.writers import whole_file as whole_file
+    from karat.process import fewer_collections as fewer_collections
+else:
+    __all__, __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "dataset": "Dataset",
+            "readers.hub": "resolved_revision",
+            "readers.rows": "BadRow MAX_ROW RowSource bounded_lines",
+            "sources": "JOINER file_rows kind_of_source rows_dataset source_file source_problems source_rows",
+            "writers": "RecordWriter check_writable record_file record_writer whole_file",
+            "karat.process": "fewer_collections",
+        },
     )
-    from karat.datasets.writers import RecordWriter, check_writable, record_file, record_writer, whole_file
-    from karat.process import fewer_collections
-
-_WHERE = {
-    "BadRow": "readers.rows",
-    "Dataset": "dataset",
-    "JOINER": "sources",
-    "MAX_ROW": "readers.rows",
-    "RecordWriter": "writers",
-    "RowSource": "readers.rows",
-    "bounded_lines": "readers.rows",
-    "check_writable": "writers",
-    "fewer_collections": "karat.process",
-    "file_rows": "sources",
-    "kind_of_source": "sources",
-    "record_file": "writers",
-    "record_writer": "writers",
-    "resolved_revision": "readers.hub",
-    "rows_dataset": "sources",
-    "source_file": "sources",
-    "source_problems": "sources",
-    "source_rows": "sources",
-    "whole_file": "writers",
-}
-
-__all__ = [
-    "JOINER",
-    "MAX_ROW",
-    "BadRow",
-    "Dataset",
-    "RecordWriter",
-    "RowSource",
-    "bounded_lines",
-    "check_writable",
-    "fewer_collections",
-    "file_rows",
-    "kind_of_source",
-    "record_file",
-    "record_writer",
-    "resolved_revision",
-    "rows_dataset",
-    "source_file",
-    "source_problems",
-    "source_rows",
-    "whole_file",
-]
-
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, _WHERE, name)
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -5,194 +5,92 @@ Every name is imported when it is first used, so that importing this package cos
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from karat.errors import CannotJudge as CannotJudge
-from karat.lazy import load
+from karat.lazy import exports
 from karat.registry import SHIPPED_PLUGIN
 
 if TYPE_CHECKING:
     from karat.evaluators import agentevals_adapter as agentevals_adapter
-    from karat.evaluators._answers import ChoiceMatch, NumericMatch, SetMatch, TokenF1
-    from karat.evaluators._base import (
-        Bounds,
-        Evaluator,
-        FunctionEvaluator,
-        Item,
-        ParameterCheck,
-        RunOutput,
-        build_evaluator,
-        evaluators,
-        list_evaluators,
-        register_evaluator,
+    from karat.evaluators._answers import ChoiceMatch as ChoiceMatch
+    from karat.evaluators._answers import NumericMatch as NumericMatch
+    from karat.evaluators._answers import SetMatch as SetMatch
+    from karat.evaluators._answers import TokenF1 as TokenF1
+    from karat.evaluators._base import Bounds as Bounds
+    from karat.evaluators._base import Evaluator as Evaluator
+    from karat.evaluators._base import FunctionEvaluator as FunctionEvaluator
+    from karat.evaluators._base import Item as Item
+    from karat.evaluators._base import ParameterCheck as ParameterCheck
+    from karat.evaluators._base import RunOutput as RunOutput
+    from karat.evaluators._base import build_evaluator as build_evaluator
+    from karat.evaluators._base import evaluators as evaluators
+    from karat.evaluators._base import list_evaluators as list_evaluators
+    from karat.evaluators._base import register_evaluator as register_evaluator
+    from karat.evaluators._pairwise import ByFunction as ByFunction
+    from karat.evaluators._pairwise import ByMetric as ByMetric
+    from karat.evaluators._similarity import Bleu as Bleu
+    from karat.evaluators._similarity import Chrf as Chrf
+    from karat.evaluators._similarity import EmbeddingDistance as EmbeddingDistance
+    from karat.evaluators._similarity import Rouge as Rouge
+    from karat.evaluators._structured import FromOutput as FromOutput
+    from karat.evaluators._structured import JSONSchemaMatch as JSONSchemaMatch
+    from karat.evaluators._structured import JSONValid as JSONValid
+    from karat.evaluators._text import Contains as Contains
+    from karat.evaluators._text import EditDistance as EditDistance
+    from karat.evaluators._text import ExactMatch as ExactMatch
+    from karat.evaluators._text import RegexMatch as RegexMatch
+    from karat.evaluators._values import TextRules as TextRules
+    from karat.evaluators._values import plain as plain
+    from karat.evaluators._values import same as same
+    from karat.evaluators._values import text_of as text_of
+    from karat.evaluators._values import value_at as value_at
+    from karat.evaluators.judges import RUBRIC_PRESETS as RUBRIC_PRESETS
+    from karat.evaluators.judges import AgentAsJudgeEvaluator as AgentAsJudgeEvaluator
+    from karat.evaluators.judges import AnswerCorrectnessEvaluator as AnswerCorrectnessEvaluator
+    from karat.evaluators.judges import AnswerRelevanceEvaluator as AnswerRelevanceEvaluator
+    from karat.evaluators.judges import ContextRelevanceEvaluator as ContextRelevanceEvaluator
+    from karat.evaluators.judges import GroundednessEvaluator as GroundednessEvaluator
+    from karat.evaluators.judges import ItemJudge as ItemJudge
+    from karat.evaluators.judges import ItemVerdict as ItemVerdict
+    from karat.evaluators.judges import JudgeFailure as JudgeFailure
+    from karat.evaluators.judges import LLMJudge as LLMJudge
+    from karat.evaluators.judges import LLMTrajectoryJudge as LLMTrajectoryJudge
+    from karat.evaluators.judges import PairwiseJudge as PairwiseJudge
+    from karat.evaluators.judges import RubricDagEvaluator as RubricDagEvaluator
+    from karat.evaluators.judges import make_rubric_dag as make_rubric_dag
+    from karat.evaluators.judges import rag_triad as rag_triad
+    from karat.evaluators.trajectory import GraphTrajectoryMatchEvaluator as GraphTrajectoryMatchEvaluator
+    from karat.evaluators.trajectory import RedundantCallsEvaluator as RedundantCallsEvaluator
+    from karat.evaluators.trajectory import ToolCallAccuracyEvaluator as ToolCallAccuracyEvaluator
+    from karat.evaluators.trajectory import ToolUseEvaluator as ToolUseEvaluator
+    from karat.evaluators.trajectory import TrajectoryMatchEvaluator as TrajectoryMatchEvaluator
+    from karat.graph.metrics import BaseUnitMetric as BaseUnitMetric
+    from karat.graph.metrics import UnitMetricRegistry as UnitMetricRegistry
+    from karat.graph.metrics import UnitMetricResult as UnitMetricResult
+    from karat.graph.metrics import discover as discover
+    from karat.graph.metrics import unit_metric as unit_metric
+else:
+    __all__, __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "_answers": "ChoiceMatch NumericMatch SetMatch TokenF1",
+            "_base": "Bounds Evaluator FunctionEvaluator Item ParameterCheck RunOutput build_evaluator "
+            "evaluators list_evaluators register_evaluator",
+            "_pairwise": "ByFunction ByMetric",
+            "_similarity": "Bleu Chrf EmbeddingDistance Rouge",
+            "_structured": "FromOutput JSONSchemaMatch JSONValid",
+            "_text": "Contains EditDistance ExactMatch RegexMatch",
+            "_values": "TextRules plain same text_of value_at",
+            "judges": "AgentAsJudgeEvaluator AnswerCorrectnessEvaluator AnswerRelevanceEvaluator "
+            "ContextRelevanceEvaluator GroundednessEvaluator ItemJudge ItemVerdict JudgeFailure "
+            "LLMJudge LLMTrajectoryJudge PairwiseJudge RUBRIC_PRESETS RubricDagEvaluator "
+            "make_rubric_dag rag_triad",
+            "trajectory": "GraphTrajectoryMatchEvaluator RedundantCallsEvaluator ToolCallAccuracyEvaluator "
+            "ToolUseEvaluator TrajectoryMatchEvaluator",
+            # Unit metrics are a built-in plug-in: they are named here and never imported by this package.
+            SHIPPED_PLUGIN: "BaseUnitMetric UnitMetricRegistry UnitMetricResult discover unit_metric",
+            ".": "agentevals_adapter",
+        },
+        "CannotJudge",
     )
-    from karat.evaluators._pairwise import ByFunction, ByMetric
-    from karat.evaluators._similarity import Bleu, Chrf, EmbeddingDistance, Rouge
-    from karat.evaluators._structured import FromOutput, JSONSchemaMatch, JSONValid
-    from karat.evaluators._text import Contains, EditDistance, ExactMatch, RegexMatch
-    from karat.evaluators._values import TextRules, plain, same, text_of, value_at
-    from karat.evaluators.judges import (
-        RUBRIC_PRESETS,
-        AgentAsJudgeEvaluator,
-        AnswerCorrectnessEvaluator,
-        AnswerRelevanceEvaluator,
-        ContextRelevanceEvaluator,
-        GroundednessEvaluator,
-        ItemJudge,
-        ItemVerdict,
-        JudgeFailure,
-        LLMJudge,
-        LLMTrajectoryJudge,
-        PairwiseJudge,
-        RubricDagEvaluator,
-        make_rubric_dag,
-        rag_triad,
-    )
-    from karat.evaluators.trajectory import (
-        GraphTrajectoryMatchEvaluator,
-        RedundantCallsEvaluator,
-        ToolCallAccuracyEvaluator,
-        ToolUseEvaluator,
-        TrajectoryMatchEvaluator,
-    )
-    from karat.graph.metrics import (
-        BaseUnitMetric,
-        UnitMetricRegistry,
-        UnitMetricResult,
-        discover,
-        unit_metric,
-    )
-
-_WHERE = {
-    "Bounds": "_base",
-    "Evaluator": "_base",
-    "FunctionEvaluator": "_base",
-    "Item": "_base",
-    "RunOutput": "_base",
-    "ParameterCheck": "_base",
-    "TextRules": "_values",
-    "plain": "_values",
-    "same": "_values",
-    "text_of": "_values",
-    "value_at": "_values",
-    "build_evaluator": "_base",
-    "evaluators": "_base",
-    "list_evaluators": "_base",
-    "register_evaluator": "_base",
-    "ExactMatch": "_text",
-    "Contains": "_text",
-    "RegexMatch": "_text",
-    "EditDistance": "_text",
-    "NumericMatch": "_answers",
-    "SetMatch": "_answers",
-    "TokenF1": "_answers",
-    "ChoiceMatch": "_answers",
-    "JSONValid": "_structured",
-    "JSONSchemaMatch": "_structured",
-    "EmbeddingDistance": "_similarity",
-    "Bleu": "_similarity",
-    "Chrf": "_similarity",
-    "Rouge": "_similarity",
-    "TrajectoryMatchEvaluator": "trajectory",
-    "ToolUseEvaluator": "trajectory",
-    "ToolCallAccuracyEvaluator": "trajectory",
-    "RedundantCallsEvaluator": "trajectory",
-    "GraphTrajectoryMatchEvaluator": "trajectory",
-    "ByMetric": "_pairwise",
-    "ByFunction": "_pairwise",
-    "FromOutput": "_structured",
-    "RUBRIC_PRESETS": "judges",
-    "AgentAsJudgeEvaluator": "judges",
-    "AnswerCorrectnessEvaluator": "judges",
-    "AnswerRelevanceEvaluator": "judges",
-    "ContextRelevanceEvaluator": "judges",
-    "GroundednessEvaluator": "judges",
-    "ItemJudge": "judges",
-    "ItemVerdict": "judges",
-    "JudgeFailure": "judges",
-    "LLMJudge": "judges",
-    "LLMTrajectoryJudge": "judges",
-    "PairwiseJudge": "judges",
-    "RubricDagEvaluator": "judges",
-    "make_rubric_dag": "judges",
-    "rag_triad": "judges",
-    # Unit metrics are a built-in plug-in: they are named here and never imported by this package.
-    "UnitMetricRegistry": SHIPPED_PLUGIN,
-    "unit_metric": SHIPPED_PLUGIN,
-    "BaseUnitMetric": SHIPPED_PLUGIN,
-    "UnitMetricResult": SHIPPED_PLUGIN,
-    "discover": SHIPPED_PLUGIN,
-}
-
-__all__ = [
-    "RUBRIC_PRESETS",
-    "AgentAsJudgeEvaluator",
-    "AnswerCorrectnessEvaluator",
-    "AnswerRelevanceEvaluator",
-    "BaseUnitMetric",
-    "Bleu",
-    "Bounds",
-    "ByFunction",
-    "ByMetric",
-    "CannotJudge",
-    "ChoiceMatch",
-    "Chrf",
-    "Contains",
-    "ContextRelevanceEvaluator",
-    "EditDistance",
-    "EmbeddingDistance",
-    "Evaluator",
-    "ExactMatch",
-    "FromOutput",
-    "FunctionEvaluator",
-    "GraphTrajectoryMatchEvaluator",
-    "GroundednessEvaluator",
-    "Item",
-    "ItemJudge",
-    "ItemVerdict",
-    "JSONSchemaMatch",
-    "JSONValid",
-    "JudgeFailure",
-    "LLMJudge",
-    "LLMTrajectoryJudge",
-    "NumericMatch",
-    "PairwiseJudge",
-    "ParameterCheck",
-    "RedundantCallsEvaluator",
-    "RegexMatch",
-    "Rouge",
-    "RubricDagEvaluator",
-    "RunOutput",
-    "SetMatch",
-    "TextRules",
-    "TokenF1",
-    "ToolCallAccuracyEvaluator",
-    "ToolUseEvaluator",
-    "TrajectoryMatchEvaluator",
-    "UnitMetricRegistry",
-    "UnitMetricResult",
-    "agentevals_adapter",
-    "build_evaluator",
-    "discover",
-    "evaluators",
-    "list_evaluators",
-    "make_rubric_dag",
-    "plain",
-    "rag_triad",
-    "register_evaluator",
-    "same",
-    "text_of",
-    "unit_metric",
-    "value_at",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "agentevals_adapter":
-        return importlib.import_module("karat.evaluators.agentevals_adapter")
-    return load(__name__, _WHERE, name)
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -5,9 +5,9 @@ Names are imported where they are used, so that importing this package costs nex
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from karat.lazy import load
+from karat.lazy import exports
 
 if TYPE_CHECKING:
     from karat.experiments.checking import read_experiment as read_experiment
@@ -16,22 +16,13 @@ if TYPE_CHECKING:
     from karat.experiments.running import Outcome as Outcome
     from karat.experiments.running import carry_out as carry_out
     from karat.experiments.schema import experiment_schema as experiment_schema
-
-_WHERE = {
-    "Outcome": "running",
-    "Plan": "plan",
-    "PlannedRun": "plan",
-    "carry_out": "running",
-    "experiment_schema": "schema",
-    "read_experiment": "checking",
-}
-
-__all__ = sorted(_WHERE)
-
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, _WHERE, name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+else:
+    __all__, __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "checking": "read_experiment",
+            "plan": "Plan PlannedRun",
+            "running": "Outcome carry_out",
+            "schema": "experiment_schema",
+        },
+    )

@@ -5,179 +5,91 @@ Names are imported when they are first used, so that importing this package cost
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from karat.lazy import load
+from karat.lazy import exports
 
 if TYPE_CHECKING:
-    from karat.errors import BudgetReached, CredentialsRefused
-    from karat.models._cache import cache_clear, cache_path, cache_stats
-    from karat.models._client import Model, available, check, get, register_embedder
-    from karat.models._endpoints import Endpoint, Limits, Retries, Timeouts, default_spec, defined_names
-    from karat.models._failures import (
-        BadRequest,
-        BrokenBody,
-        CertificateRejected,
-        ConnectionDropped,
-        ConnectionRefused,
-        ContentFiltered,
-        ContextTooLong,
-        EmptyAnswer,
-        IncompleteAnswer,
-        InvalidText,
-        ModelFailure,
-        ParameterRefused,
-        QuotaExhausted,
-        RateLimited,
-        Refused,
-        SchemaMismatch,
-        ServerFailed,
-        TimedOut,
+    from karat.errors import BudgetReached as BudgetReached
+    from karat.errors import CredentialsRefused as CredentialsRefused
+    from karat.models._cache import cache_clear as cache_clear
+    from karat.models._cache import cache_path as cache_path
+    from karat.models._cache import cache_stats as cache_stats
+    from karat.models._client import Model as Model
+    from karat.models._client import available as available
+    from karat.models._client import check as check
+    from karat.models._client import get as get
+    from karat.models._client import register_embedder as register_embedder
+    from karat.models._endpoints import Endpoint as Endpoint
+    from karat.models._endpoints import Limits as Limits
+    from karat.models._endpoints import Retries as Retries
+    from karat.models._endpoints import Timeouts as Timeouts
+    from karat.models._endpoints import default_spec as default_spec
+    from karat.models._endpoints import defined_names as defined_names
+    from karat.models._failures import BadRequest as BadRequest
+    from karat.models._failures import BrokenBody as BrokenBody
+    from karat.models._failures import CertificateRejected as CertificateRejected
+    from karat.models._failures import ConnectionDropped as ConnectionDropped
+    from karat.models._failures import ConnectionRefused as ConnectionRefused
+    from karat.models._failures import ContentFiltered as ContentFiltered
+    from karat.models._failures import ContextTooLong as ContextTooLong
+    from karat.models._failures import EmptyAnswer as EmptyAnswer
+    from karat.models._failures import IncompleteAnswer as IncompleteAnswer
+    from karat.models._failures import InvalidText as InvalidText
+    from karat.models._failures import ModelFailure as ModelFailure
+    from karat.models._failures import ParameterRefused as ParameterRefused
+    from karat.models._failures import QuotaExhausted as QuotaExhausted
+    from karat.models._failures import RateLimited as RateLimited
+    from karat.models._failures import Refused as Refused
+    from karat.models._failures import SchemaMismatch as SchemaMismatch
+    from karat.models._failures import ServerFailed as ServerFailed
+    from karat.models._failures import TimedOut as TimedOut
+    from karat.models._messages import ROLES as ROLES
+    from karat.models._messages import Choice as Choice
+    from karat.models._messages import Reply as Reply
+    from karat.models._messages import Request as Request
+    from karat.models._messages import ToolCall as ToolCall
+    from karat.models._messages import check_extra as check_extra
+    from karat.models._messages import message_content as message_content
+    from karat.models._prices import Budget as Budget
+    from karat.models._prices import Price as Price
+    from karat.models._prices import PriceUnknown as PriceUnknown
+    from karat.models._prices import find_price as find_price
+    from karat.models._prices import price_date as price_date
+    from karat.models._prices import price_list as price_list
+    from karat.models._recording import annotate as annotate
+    from karat.models._recording import default_model as default_model
+    from karat.models._recording import record_tool_call as record_tool_call
+    from karat.models._recording import recording as recording
+    from karat.models._recording import tool as tool
+    from karat.models._runtime import aclose as aclose
+    from karat.models._runtime import close as close
+    from karat.models._structured import OutputSchema as OutputSchema
+    from karat.models._structured import output_schema as output_schema
+    from karat.models.providers import Answer as Answer
+    from karat.models.providers import Provider as Provider
+    from karat.models.providers import Quirks as Quirks
+    from karat.models.providers import Tokens as Tokens
+    from karat.models.providers import WireFormat as WireFormat
+    from karat.models.providers import register_provider as register_provider
+    from karat.models.providers._weights import pull as pull
+else:
+    __all__, __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "_cache": "cache_clear cache_path cache_stats",
+            "_client": "Model available check get register_embedder",
+            "_endpoints": "Endpoint Limits Retries Timeouts default_spec defined_names",
+            "_failures": "BadRequest BrokenBody CertificateRejected ConnectionDropped ConnectionRefused "
+            "ContentFiltered ContextTooLong CredentialsRefused EmptyAnswer IncompleteAnswer "
+            "InvalidText ModelFailure ParameterRefused QuotaExhausted RateLimited Refused "
+            "SchemaMismatch ServerFailed TimedOut",
+            "_messages": "Choice ROLES Reply Request ToolCall check_extra message_content",
+            "_prices": "Budget BudgetReached Price PriceUnknown find_price price_date price_list",
+            "_recording": "annotate default_model record_tool_call recording tool",
+            "_runtime": "aclose close",
+            "_structured": "OutputSchema output_schema",
+            "providers": "Answer Provider Quirks Tokens WireFormat register_provider",
+            "providers._weights": "pull",
+        },
     )
-    from karat.models._messages import ROLES, Choice, Reply, Request, ToolCall, check_extra, message_content
-    from karat.models._prices import Budget, Price, PriceUnknown, find_price, price_date, price_list
-    from karat.models._recording import annotate, default_model, record_tool_call, recording, tool
-    from karat.models._runtime import aclose, close
-    from karat.models._structured import OutputSchema, output_schema
-    from karat.models.providers import Answer, Provider, Quirks, Tokens, WireFormat, register_provider
-    from karat.models.providers._weights import pull
-
-_WHERE = {
-    "Answer": "providers",
-    "BadRequest": "_failures",
-    "BrokenBody": "_failures",
-    "Budget": "_prices",
-    "BudgetReached": "_prices",
-    "CertificateRejected": "_failures",
-    "Choice": "_messages",
-    "ConnectionDropped": "_failures",
-    "ConnectionRefused": "_failures",
-    "ContentFiltered": "_failures",
-    "ContextTooLong": "_failures",
-    "CredentialsRefused": "_failures",
-    "EmptyAnswer": "_failures",
-    "Endpoint": "_endpoints",
-    "IncompleteAnswer": "_failures",
-    "InvalidText": "_failures",
-    "Limits": "_endpoints",
-    "Model": "_client",
-    "ModelFailure": "_failures",
-    "ParameterRefused": "_failures",
-    "Price": "_prices",
-    "OutputSchema": "_structured",
-    "PriceUnknown": "_prices",
-    "ROLES": "_messages",
-    "annotate": "_recording",
-    "check_extra": "_messages",
-    "message_content": "_messages",
-    "output_schema": "_structured",
-    "Provider": "providers",
-    "Quirks": "providers",
-    "QuotaExhausted": "_failures",
-    "RateLimited": "_failures",
-    "Refused": "_failures",
-    "Reply": "_messages",
-    "Request": "_messages",
-    "Retries": "_endpoints",
-    "SchemaMismatch": "_failures",
-    "ServerFailed": "_failures",
-    "TimedOut": "_failures",
-    "Timeouts": "_endpoints",
-    "Tokens": "providers",
-    "ToolCall": "_messages",
-    "WireFormat": "providers",
-    "aclose": "_runtime",
-    "available": "_client",
-    "cache_clear": "_cache",
-    "cache_path": "_cache",
-    "cache_stats": "_cache",
-    "check": "_client",
-    "close": "_runtime",
-    "default_model": "_recording",
-    "default_spec": "_endpoints",
-    "defined_names": "_endpoints",
-    "find_price": "_prices",
-    "get": "_client",
-    "price_date": "_prices",
-    "price_list": "_prices",
-    "pull": "providers._weights",
-    "record_tool_call": "_recording",
-    "recording": "_recording",
-    "register_embedder": "_client",
-    "register_provider": "providers",
-    "tool": "_recording",
-}
-
-__all__ = [
-    "ROLES",
-    "Answer",
-    "BadRequest",
-    "BrokenBody",
-    "Budget",
-    "BudgetReached",
-    "CertificateRejected",
-    "Choice",
-    "ConnectionDropped",
-    "ConnectionRefused",
-    "ContentFiltered",
-    "ContextTooLong",
-    "CredentialsRefused",
-    "EmptyAnswer",
-    "Endpoint",
-    "IncompleteAnswer",
-    "InvalidText",
-    "Limits",
-    "Model",
-    "ModelFailure",
-    "OutputSchema",
-    "ParameterRefused",
-    "Price",
-    "PriceUnknown",
-    "Provider",
-    "Quirks",
-    "QuotaExhausted",
-    "RateLimited",
-    "Refused",
-    "Reply",
-    "Request",
-    "Retries",
-    "SchemaMismatch",
-    "ServerFailed",
-    "TimedOut",
-    "Timeouts",
-    "Tokens",
-    "ToolCall",
-    "WireFormat",
-    "aclose",
-    "annotate",
-    "available",
-    "cache_clear",
-    "cache_path",
-    "cache_stats",
-    "check",
-    "check_extra",
-    "close",
-    "default_model",
-    "default_spec",
-    "defined_names",
-    "find_price",
-    "get",
-    "message_content",
-    "output_schema",
-    "price_date",
-    "price_list",
-    "pull",
-    "record_tool_call",
-    "recording",
-    "register_embedder",
-    "register_provider",
-    "tool",
-]
-
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, _WHERE, name)
-
-
-def __dir__() -> list[str]:
-    return __all__

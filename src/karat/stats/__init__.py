@@ -6,9 +6,9 @@ needs it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from karat.lazy import load
+from karat.lazy import exports
 
 if TYPE_CHECKING:
     from karat.stats._agreement import Agreement as Agreement
@@ -48,53 +48,20 @@ if TYPE_CHECKING:
     from karat.stats._resampling import bootstrap as bootstrap
     from karat.stats._resampling import permutation as permutation
     from karat.stats._validation import StatisticsError as StatisticsError
-
-_WHERE = {
-    "Agreement": "_agreement",
-    "BradleyTerry": "_ratings",
-    "ClassMetrics": "_classification",
-    "Classification": "_classification",
-    "ConfusionState": "_classification",
-    "ExactSum": "_exact",
-    "MeanState": "_means",
-    "PairedComparison": "_paired",
-    "PairedTest": "_paired",
-    "RankedRun": "_ratings",
-    "StatisticsError": "_validation",
-    "agreement_between": "_agreement",
-    "bootstrap": "_resampling",
-    "bradley_terry": "_ratings",
-    "classification_metrics": "_classification",
-    "clopper_pearson": "_proportions",
-    "cohen_kappa": "_agreement",
-    "elo": "_ratings",
-    "exact_sum": "_exact",
-    "fleiss_kappa": "_agreement",
-    "holm": "_paired",
-    "kappa": "_agreement",
-    "krippendorff_alpha": "_agreement",
-    "mcnemar": "_paired",
-    "mean_interval": "_means",
-    "missing_bounds": "_proportions",
-    "newcombe": "_paired",
-    "paired": "_paired",
-    "percent_agreement": "_agreement",
-    "permutation": "_resampling",
-    "ppi": "_prediction_powered",
-    "proportion": "_proportions",
-    "share": "_proportions",
-    "smallest_effect": "_paired",
-    "tango": "_paired",
-    "wilson": "_proportions",
-    "with_bounds": "_proportions",
-}
-
-__all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, _WHERE, name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+else:
+    __all__, __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "_agreement": "Agreement agreement_between cohen_kappa fleiss_kappa kappa krippendorff_alpha "
+            "percent_agreement",
+            "_classification": "ClassMetrics Classification ConfusionState classification_metrics",
+            "_exact": "ExactSum exact_sum",
+            "_means": "MeanState mean_interval",
+            "_paired": "PairedComparison PairedTest holm mcnemar newcombe paired smallest_effect tango",
+            "_prediction_powered": "ppi",
+            "_proportions": "clopper_pearson missing_bounds proportion share wilson with_bounds",
+            "_ratings": "BradleyTerry RankedRun bradley_terry elo",
+            "_resampling": "bootstrap permutation",
+            "_validation": "StatisticsError",
+        },
+    )

@@ -5,37 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from karat.errors import RequestError
-from karat.lazy import load
+from karat.lazy import exports
 from karat.registry import Registry
-from karat.tasks.function import Context, FunctionTask, Task
+from karat.tasks.function import Context as Context
+from karat.tasks.function import FunctionTask as FunctionTask
+from karat.tasks.function import Task as Task
 
 if TYPE_CHECKING:
-    from karat.keys import code_fingerprint, may_ask_models
-    from karat.tasks.prompt import PromptTask
-    from karat.tasks.recorded import RecordedOutputs
-
-_WHERE = {
-    "PromptTask": "prompt",
-    "RecordedOutputs": "recorded",
-    "code_fingerprint": "karat.keys",
-    "may_ask_models": "karat.keys",
-}
-
-__all__ = [
-    "Context",
-    "FunctionTask",
-    "PromptTask",
-    "RecordedOutputs",
-    "Task",
-    "as_task",
-    "code_fingerprint",
-    "may_ask_models",
-    "tasks",
-]
-
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, _WHERE, name)
+    from karat.keys import code_fingerprint as code_fingerprint
+    from karat.keys import may_ask_models as may_ask_models
+    from karat.tasks.prompt import PromptTask as PromptTask
+    from karat.tasks.recorded import RecordedOutputs as RecordedOutputs
+else:
+    __all__, __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "prompt": "PromptTask",
+            "recorded": "RecordedOutputs",
+            "karat.keys": "code_fingerprint may_ask_models",
+        },
+        "Context",
+        "FunctionTask",
+        "Task",
+        "as_task",
+        "tasks",
+    )
 
 
 tasks: Registry[Any] = Registry("task")

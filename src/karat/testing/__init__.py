@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from karat.lazy import load
+from karat.lazy import exports
 
 if TYPE_CHECKING:
-    from karat.testing._fake_provider import Failing, FakeClock, FakeProvider
-    from karat.testing._memory_conformance import MemorySystemConformance, only_loopback
-
-_WHERE = {
-    "Failing": "_fake_provider",
-    "FakeClock": "_fake_provider",
-    "FakeProvider": "_fake_provider",
-    "MemorySystemConformance": "_memory_conformance",
-    "only_loopback": "_memory_conformance",
-}
-
-__all__ = ["Failing", "FakeClock", "FakeProvider", "MemorySystemConformance", "only_loopback"]
-
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, _WHERE, name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    from karat.testing._fake_provider import Failing as Failing
+    from karat.testing._fake_provider import FakeClock as FakeClock
+    from karat.testing._fake_provider import FakeProvider as FakeProvider
+    from karat.testing._memory_conformance import MemorySystemConformance as MemorySystemConformance
+    from karat.testing._memory_conformance import only_loopback as only_loopback
+else:
+    __all__, __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "_fake_provider": "Failing FakeClock FakeProvider",
+            "_memory_conformance": "MemorySystemConformance only_loopback",
+        },
+    )

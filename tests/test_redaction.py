@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
+import shlex
 from random import Random
 from urllib.parse import quote, quote_plus
 
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from karat import redaction
 from karat.redaction import MASK, Redactor
 
 SECRETS = ["sk-canary-5f3a9b7c1d2e", 'p@w"or\\d/+=&?é😀 12', "a" * 40, "päßwörd-1234", "~~>?>~??>>~~<&'?>>"]
@@ -46,6 +49,22 @@ def forms(secret: str) -> dict[str, str]:
         "bytes of Python": repr(raw)[2:-1],
         "bytes of Python in JSON": json.dumps(repr(raw)[2:-1]),
         "every byte as \\x": "".join(f"\\x{b:02x}" for b in raw),
+    }
+    octal = "".join(f"\\{b:03o}" for b in raw)
+    found |= {
+        "a regex": re.escape(secret),
+        "a regex in JSON": json.dumps(re.escape(secret), ensure_ascii=False),
+        "a shell": shlex.quote(secret),
+        "SQL": secret.replace("'", "''"),
+        "CSV": secret.replace('"', '""'),
+        "octal": octal,
+        "octal in JSON": json.dumps(octal),
+        "hex with hyphens": raw.hex("-"),
+        "a list of bytes": str(list(raw)),
+        "a buffer in JSON": json.dumps(list(raw), separators=(",", ":")),
+        "an array in C": ", ".join(f"0x{b:02x}" for b in raw),
+        "UTF-8 read as Latin-1": raw.decode("latin-1"),
+        "UTF-8 read as Latin-1, in JSON": json.dumps(raw.decode("latin-1")),
     }
     wide = secret.encode("utf-16-le")
     found |= {
@@ -89,6 +108,22 @@ def test_every_form_is_removed(secret):
         assert MASK in out, name
         # At most the edges of a base64 text remain, which its neighbours share.
         assert len(out) < len(f'{{"said": "the key is {MASK} or so"}}') + 20, (name, out)
+
+
+def test_a_form_in_a_large_text_is_removed_wherever_it_stands(monkeypatch):
+    """A large text is searched piece by piece, so that other threads may work meanwhile."""
+    monkeypatch.setattr(redaction, "WINDOW", 1 << 10)
+    secret = SECRETS[1]
+    encoded = base64.b64encode(b"x" * 40 + secret.encode()).decode()
+    broken = "\n".join(encoded[at : at + 20] for at in range(0, len(encoded), 20))
+    redactor = Redactor([secret])
+    for form in (json.dumps(json.dumps(secret)), quote(secret, safe=""), html.escape(secret), broken):
+        for before in range(900, 1100, 3):
+            out = redactor.in_text(f"{'- ' * before}{form}{' -' * before}")
+            assert out.count(MASK) == 1
+            assert out.startswith("- " * before)
+            assert out.endswith(" -" * before)
+            assert len(out) < 4 * before + len(MASK) + 80  # the base64 of what stands before it is left
 
 
 @pytest.mark.parametrize("length", [8, 20, 54, 80, 300])

@@ -60,10 +60,11 @@ def without_secrets(value: object) -> Any:
 
 
 class Redactor:
-    """Replaces secrets by `[secret]`: as they are, in base64 and in hex, and with any of their characters escaped.
+    """Replaces secrets by `[secret]`: as they are, in base64, as numbers, and with any of their characters escaped.
 
-    Escapes are those of JSON, `\\u`, `\\U` and `\\x`, percent-encoding (also twice), forms (+ for a space) and HTML.
-    UTF-16 is recognised in base64, in hex, and as text with a NUL beside each character.
+    Numbers are the bytes in hex, octal and decimal, also as lists. Escapes are those of JSON, `\\u`, `\\U` and `\\x`,
+    percent-encoding (also twice), forms (+ for a space) and HTML. UTF-16 is recognised in base64, in hex, and as text
+    with a NUL beside each character.
     """
 
     def __init__(self, secrets: Iterable[str], *, shortest: int = SHORTEST) -> None:
@@ -78,12 +79,16 @@ class Redactor:
                 for each in (*_base64_forms(secret), *_hex_forms(secret))
                 if len(each) >= SHORTEST_ENCODED
             ]
-            literals += [_bytes(secret), *encoded]
+            literals += [_bytes(secret), *encoded, *_quoted_forms(secret)]
+            literals += [each for each in _number_forms(secret) if len(each) >= SHORTEST_ENCODED]
             in_base64 += _base64_forms(secret)
             if all(ord(c) < 0x100 for c in secret):
                 wide.append("\0".join(secret))
             # The + and / of base64 are escaped in URLs and by some JSON writers; the rest of it is not.
             escapable += [secret, *(each.decode() for each in encoded if b"+" in each or b"/" in each)]
+            if not secret.isascii():  # UTF-8 is often read as Latin-1, such as the values of HTTP headers
+                escapable.append(_bytes(secret).decode("latin-1"))
+                literals.append(_bytes(escapable[-1]))
         self._literals = tuple(dict.fromkeys([*literals, *map(_bytes, wide)]))
         # Only these characters are escaped by ordinary writers; the rest appears in the forms of _ANY_CHARACTER alone.
         used = set("".join(escapable))
@@ -101,6 +106,7 @@ class Redactor:
             dict.fromkeys(piece for form, half in halves for piece in (form[:half], form[half : 2 * half]))
         )
         self._wide = _escaped_pattern(wide) if wide else None
+        self._longest = max(map(len, [*escapable, *wide, *self._base64]), default=0)
 
     def __bool__(self) -> bool:
         return bool(self.secrets)
@@ -112,11 +118,11 @@ class Redactor:
             if literal in data:
                 data = data.replace(literal, MASK.encode())
         if self._escaped is not None and any(sign in data for sign in self._signs):
-            data = self._escaped.sub(MASK.encode(), data)
+            data = _masked(self._escaped, data, self._longest * LONGEST_ESCAPE)
             if self._wide is not None and any(sign in data for sign in _ESCAPED_NULS):
-                data = self._wide.sub(MASK.encode(), data)
+                data = _masked(self._wide, data, self._longest * LONGEST_ESCAPE)
         if any(sign in data for sign in _BREAKS) and any(piece in data for piece in self._pieces):
-            data = self._broken.sub(MASK.encode(), data)
+            data = _masked(self._broken, data, self._longest * LONGEST_BREAK)
         return data
 
     @functools.cached_property
@@ -143,6 +149,29 @@ def of_environment() -> Redactor:
 @functools.lru_cache(8)
 def _redactor(secrets: tuple[str, ...]) -> Redactor:
     return Redactor(secrets)
+
+
+WINDOW = 1 << 16
+"""Bytes that are searched at a time: `re` lets no other thread work meanwhile, and may take 50 ms for so many."""
+LONGEST_ESCAPE = 48
+LONGEST_BREAK = 350
+"""Bytes of a character in an escaped form, and of one with line breaks behind it."""
+
+
+def _masked(pattern: re.Pattern[bytes], data: bytes, longest: int) -> bytes:
+    """The data with a mask in place of the matches, none of which is longer than `longest`."""
+    if len(data) <= WINDOW:
+        return pattern.sub(MASK.encode(), data)
+    parts: list[bytes] = []
+    copied = at = 0
+    while at < len(data):
+        found = pattern.search(data, at, at + WINDOW + longest)
+        if found is None or found.start() >= at + WINDOW:
+            at += WINDOW
+            continue
+        parts += (data[copied : found.start()], MASK.encode())
+        copied = at = found.end()
+    return b"".join((*parts, data[copied:]))
 
 
 _BREAKS = (b"\n", b"\r", b"\\n", b"\\r", b"%0", b"&#1")
@@ -215,8 +244,28 @@ def _base64_forms(secret: str) -> list[bytes]:
 
 def _hex_forms(secret: str) -> list[bytes]:
     digits = [raw.hex().encode() for raw in _encodings(secret)]
-    digits += [_bytes(secret).hex(separator).encode() for separator in " :"]
+    digits += [_bytes(secret).hex(separator).encode() for separator in " :-"]
     return [*digits, *(each.upper() for each in digits)]
+
+
+def _quoted_forms(secret: str) -> list[bytes]:
+    """As regexes, shells, SQL and CSV quote it."""
+    escaped = re.sub(r"[^\w]", r"\\\g<0>", secret, flags=re.ASCII)
+    forms = [escaped, re.escape(secret), secret.replace("'", "''"), secret.replace('"', '""')]
+    forms += [secret.replace("'", end) for end in ("'\"'\"'", r"'\''")]
+    forms += [each.replace("\\", "\\\\").replace('"', '\\"') for each in forms]
+    return [_bytes(each) for each in dict.fromkeys(forms) if each != secret]
+
+
+def _number_forms(secret: str) -> list[bytes]:
+    """The numbers of its bytes, as lists and as octal escapes."""
+    raw = _bytes(secret)
+    octal = [f"\\{byte:03o}" for byte in raw]
+    mixed = [chr(byte) if byte < 0x80 else escape for byte, escape in zip(raw, octal, strict=True)]
+    forms = [separator.join(map(str, raw)) for separator in (",", ", ")]
+    forms += [separator.join(f"0x{byte:02x}" for byte in raw) for separator in (",", ", ")]
+    forms += ["".join(each) for each in (octal, mixed)]
+    return [_bytes(each) for each in (*forms, *(each.replace("\\", "\\\\") for each in forms[-2:]))]
 
 
 def _encodings(secret: str) -> tuple[bytes, bytes]:

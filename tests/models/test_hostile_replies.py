@@ -86,6 +86,25 @@ async def test_a_pattern_that_does_not_end_holds_up_nobody(monkeypatch):
             await slow
 
 
+async def test_a_large_reply_is_read_beside_other_calls(quick, monkeypatch):
+    """Redacting and reading some megabytes takes seconds: other calls are answered meanwhile, from the cache too."""
+    threads: list[str] = []
+    parse = wire_format("chat").parse
+
+    def noted(raw):
+        threads.append(threading.current_thread().name)
+        return parse(raw)
+
+    monkeypatch.setattr(wire_format("chat"), "parse", noted)
+    with FakeProvider(lambda body: "x" * (1 << 20) if "large" in str(body) else "small") as server:
+        model = quick(server)
+        for _ in range(2):
+            await model.generate("large", temperature=0)
+            await model.generate("other", temperature=0)
+        assert server.count == 2
+    assert [name == "karat-models" for name in threads] == [False, True] * 2
+
+
 async def test_a_validator_that_does_not_end_is_left_behind_at_the_timeout(quick):
     release = threading.Event()
 

@@ -33,7 +33,7 @@ from karat.models import _transport
 from karat.models._cache import connect
 from karat.models._endpoints import Endpoint, provider_of
 from karat.models._failures import BrokenBody, ModelFailure, QuotaExhausted, ServerFailed, one_line
-from karat.models._replies import read_reply
+from karat.models._replies import beside, read_reply
 from karat.models._request_context import ProviderReply, RequestContext
 from karat.models._transport import Target, error_body, failure_of, read_body
 
@@ -684,7 +684,7 @@ class _Client:
                 answer = await read_body(response, self.spec, LARGEST_RESULTS)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise ServerFailed(f"{self.spec}: no response ({type(error).__name__})") from None
-        answer = self._target.redactor.in_bytes(answer)
+        answer = await beside(answer, self._target.redactor.in_bytes, answer)
         if response.status >= 300:
             raise self._failure(response.status, answer, response.headers)
         return answer

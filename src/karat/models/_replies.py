@@ -7,8 +7,8 @@ import contextlib
 import json
 import re
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -32,6 +32,18 @@ from karat.models.providers import Answer
 from karat.redaction import Redactor
 
 _decode = msgspec.json.Decoder().decode
+
+T = TypeVar("T")
+
+LARGE = 1 << 18
+"""Bytes of a body whose reading takes longer than other calls should wait."""
+
+
+async def beside(body: bytes, work: Callable[..., T], *given: Any) -> T:
+    """Do work on a body: here, or in another thread where it is large and other calls would have to wait."""
+    if len(body) < LARGE:
+        return work(*given)
+    return await asyncio.get_running_loop().run_in_executor(None, work, *given)
 
 
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)

@@ -32,7 +32,7 @@ from karat.models._limits import Clock, Limiter, Permit, RealClock, gather_or_ca
 from karat.models._messages import Reply, Request
 from karat.models._prices import Budget, worst_cost
 from karat.models._recording import Permission
-from karat.models._replies import read_answers, read_reply, read_stream, reply_of
+from karat.models._replies import beside, read_answers, read_reply, read_stream, reply_of
 from karat.models._request_context import (
     ProviderReply,
     RequestContext,
@@ -160,7 +160,8 @@ class Service:
         if entry is None:
             return None
         try:
-            return await read_answers(context, read_reply(context.endpoint, entry.body, entry.seconds))
+            kept = await beside(entry.body, read_reply, context.endpoint, entry.body, entry.seconds)
+            return await read_answers(context, kept)
         except KaratError:
             return None
 
@@ -449,7 +450,7 @@ class Service:
                 finally:
                     seconds = time.perf_counter() - start
                     timing.service += seconds
-                asked = read(reply, seconds)
+                asked = await beside(reply, read, reply, seconds)
             except BaseException as error:
                 _leave(target, permit, error)
                 raise

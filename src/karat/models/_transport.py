@@ -37,6 +37,7 @@ from karat.models._failures import (
     one_line,
 )
 from karat.models._limits import Limiter, requested_wait
+from karat.models._replies import beside
 from karat.models.providers import Provider
 from karat.redaction import Redactor
 
@@ -179,7 +180,7 @@ class Target:
         except aiohttp.ClientError as error:
             raise BrokenBody(f"{spec}: not an HTTP response: {one_line(self._shown(error), 200)}") from None
         if self.redactor:  # some servers return the key, and replies are stored
-            answer = self.redactor.in_bytes(answer)
+            answer = await beside(answer, self.redactor.in_bytes, answer)
         if response.status >= 300:
             failure = self._failure(response.status, answer, response.headers, body)
             if isinstance(failure, CredentialsRefused):
@@ -302,7 +303,7 @@ async def read_body(response: aiohttp.ClientResponse, spec: str, limit: int | No
     encoding = response.headers.get("Content-Encoding")
     if not encoding or not body:
         return body
-    if len(body) < 1 << 16:
+    if len(body) < 1 << 16:  # it may be a thousand times larger
         return _decompressed(body, encoding, spec, limit)
     return await asyncio.get_running_loop().run_in_executor(None, _decompressed, body, encoding, spec, limit)
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from karat.documents import Document
 from karat.errors import StoreError
 from karat.graph._functions import applied
-from karat.graph._plan import Edge, Edges, GraphPlan, NodeFailed
+from karat.graph._plan import Edge, Edges, GraphPlan, NodeFailed, check_edges
+from karat.graph._reading import Problems, Section
 from karat.graph._state import CHAT_HISTORY, END, START, SygraState
 from karat.graph.nodes._base import Node, Record
 
@@ -197,3 +201,14 @@ def test_a_join_sees_the_messages_of_branches_in_the_order_of_the_file():
     nodes = {"slow": Says("slow", 9), "quick": Says("quick", 1), "join": Join("join", 1)}
     asyncio.run(GraphPlan(nodes, edges).run_async(state, Record()))
     assert state["seen"] == ["slow", "quick"]
+
+
+def test_checking_a_dense_graph_takes_moderate_time():
+    names = [f"n{number}" for number in range(150)]
+    after = {name: [Edge(names[at:])] for at, name in enumerate([START, *names])}
+    nodes = {name: Node(name, [f"k{name}"]) for name in names}
+    start = time.process_time()
+    edges = Edges(after)
+    middle = time.process_time()
+    check_edges(edges, nodes, Section({}, (), Problems(Document(Path(), {}, {}))))
+    assert time.process_time() - middle < 100 * (middle - start)  # about 5

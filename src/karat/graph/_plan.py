@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Collection, Mapping
+from itertools import combinations
 from typing import Any
 
 from karat import paths
@@ -227,28 +228,32 @@ def _endless(name: str, edges: Edges) -> bool:
 
 def _check_clashes(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> None:
     """Refuse two nodes that run in parallel and set the same field: which value stays would be chance."""
-    found: set[tuple[str, str, str]] = set()
-    for start in edges.after:
-        branches = [
-            t for edge in edges.after[start] if edge.condition is None for t in edge.targets if t != END
-        ]
-        sides = [edges.reach.get(branch, frozenset()) | {branch} for branch in dict.fromkeys(branches)]
-        for at, left in enumerate(sides):
-            for right in sides[at + 1 :]:
-                for one in sorted(left - right):
-                    for other in sorted(right - left):
-                        found |= _clashes(nodes.get(one), nodes.get(other))
-    for one, other, key in sorted(found):
-        graph.problem(
-            f"sets {key!r} in parallel with {other!r}: rename the variable in one of them", "nodes", one
+    setters: dict[str, list[str]] = {}
+    for name, node in nodes.items():
+        for key in dict.fromkeys(node.output_keys):
+            if key != "messages":
+                setters.setdefault(key, []).append(name)
+    forks: list[list[frozenset[str]]] = []
+    for after in edges.after.values():
+        branches = dict.fromkeys(
+            t for edge in after if edge.condition is None for t in edge.targets if t != END
         )
+        if len(branches) > 1:
+            forks.append([edges.reach.get(branch, frozenset()) | {branch} for branch in branches])
+    for key, names in setters.items():
+        for one, other in combinations(names, 2):
+            if any(_are_apart(one, other, sides) for sides in forks):
+                graph.problem(
+                    f"sets {key!r} in parallel with {other!r}: rename the variable in one of them",
+                    "nodes",
+                    one,
+                )
 
 
-def _clashes(one: Node | None, other: Node | None) -> set[tuple[str, str, str]]:
-    if one is None or other is None:
-        return set()
-    keys = (set(one.output_keys) & set(other.output_keys)) - {"messages"}
-    return {(one.name, other.name, key) for key in keys}
+def _are_apart(one: str, other: str, sides: list[frozenset[str]]) -> bool:
+    """Whether one branch of a fork leads to the first node alone, and another to the second alone."""
+    ways = {(one in side, other in side) for side in sides}
+    return (True, False) in ways and (False, True) in ways
 
 
 MOST_VISITS = 25

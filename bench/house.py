@@ -121,6 +121,10 @@ def annotated(known: dict[str, Path], *names: str) -> int:
     return count
 
 
+ADDED = ("karat.memory", "karat.view", "karat.evaluators.judges", "karat.analysis.judge")
+"""Memory systems, the viewer and judges, which the tree before the restructuring did not have; as prefixes of modules."""
+
+
 def way(tree: Path) -> list[int]:
     """Functions, modules, changes of folder and calls of `karat run experiment.yaml` with three examples."""
     with tempfile.TemporaryDirectory() as folder:
@@ -161,8 +165,10 @@ def main() -> None:
         name for name, path in known.items() if len(users[name] - {name}) == 1 and path.name != "__init__.py"
     ]
     functions, files, changes, calls = way(tree)
-    print(f"files                         {len(known)}")
-    print(f"lines                         {sum(lengths):,}")
+    older = [path for name, path in known.items() if not name.startswith(ADDED)]
+    older_lines = sum(len(path.read_text().splitlines()) for path in older)
+    print(f"files                         {len(known)}, {len(older)} without memory, viewer and judges")
+    print(f"lines                         {sum(lengths):,}, {older_lines:,} without them")
     print(f"median lines of a file        {lengths[len(lengths) // 2]}")
     print(f"modules with one importer     {len(alone)}")
     print(f"functions on the way          {functions} in {files} modules")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import karat
-from karat.analysis.judge_audit import audit
+from karat.analysis.judges import audit
 from karat.cli import main
 from karat.errors import KaratError, RequestError, UnknownName
 from karat.formatting import Heading, Paragraph, Table, as_text

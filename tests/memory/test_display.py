@@ -9,7 +9,7 @@ import pytest
 
 import karat
 from karat.cli import main
-from karat.memory._samples import LONGEST, as_example, summary_of_unit
+from karat.memory._system import LONGEST, as_example, summary_of_unit
 from karat.view.data import Viewer
 from tests.memory.parts import Notes, sample
 from tests.memory.test_comparing import Forgetful

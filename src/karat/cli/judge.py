@@ -547,7 +547,7 @@ def _audit(given: argparse.Namespace, terminal: Terminal) -> int:
     """
     import msgspec
 
-    from karat.analysis.judge_audit import audit
+    from karat.analysis.judges import audit
     from karat.formatting import Block, Details, Paragraph, Table
     from karat.store import open_store
 

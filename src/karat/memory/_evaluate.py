@@ -40,8 +40,7 @@ from karat.memory._pipeline import (
     prompt_identity,
     system_spec,
 )
-from karat.memory._samples import as_example, units_of
-from karat.memory._system import MemorySystem, Sample
+from karat.memory._system import MemorySystem, Sample, as_example, units_of
 from karat.records import Call, Example, Failed, ItemResult, Ok, Output
 from karat.registry import parameters_of
 from karat.stats import cohen_kappa, percent_agreement

@@ -13,7 +13,7 @@ import msgspec
 
 from karat.datasets import whole_file
 from karat.errors import DataError, RequestError, option, plural
-from karat.memory._samples import question_unit, session_unit, summary_of_unit, units_of
+from karat.memory._system import question_unit, session_unit, summary_of_unit, units_of
 from karat.records import Example
 from karat.serialization import encode, prepared
 from karat.tasks import Context, Task

@@ -22,15 +22,6 @@ import msgspec
 
 from karat import models
 from karat.errors import KaratError, RequestError, Stopped
-from karat.memory._samples import (
-    as_sample,
-    cumulative_points,
-    distance,
-    question_unit,
-    session_unit,
-    summary_of_unit,
-    units_of,
-)
 from karat.memory._system import (
     STATUSES,
     Capabilities,
@@ -44,8 +35,15 @@ from karat.memory._system import (
     Session,
     StoredMemory,
     abbreviation,
+    as_sample,
     count_tokens,
+    cumulative_points,
     cut_tokens,
+    distance,
+    question_unit,
+    session_unit,
+    summary_of_unit,
+    units_of,
 )
 from karat.models import record_tool_call
 from karat.records import Example, Output

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from karat.errors import DataError, RequestError, option
-from karat.memory._samples import check_sample
-from karat.memory._system import Sample
+from karat.memory._system import Sample, check_sample
 from karat.registry import Registry
 
 if TYPE_CHECKING:

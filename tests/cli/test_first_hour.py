@@ -235,6 +235,7 @@ def test_check_of_a_command_line_finds_what_fails_later(karat, project, says):
         ["-e", "contains", "-e", '{"name": "contains", "params": {"mode": "any"}}'],
         ["-e", "exact_match", "-a", "mean", "-a", "mean"],
         ["-e", "taks.py:none"],
+        ["--attempts", "1000000000"],
         ["-e", '{"name": "llm_judge", "params": {"model": "x", "criteria": "y"}}'],
         ["--model", "smollm2-135m"],
         ["--model", "local/smollm"],
@@ -458,12 +459,13 @@ def test_a_task_that_returns_nothing_is_noticed(karat, project, says):
         ["run", "typed.py:typed", "--data", "spaces.csv"],
         ["run", "promt.yaml"],
         ["run", "empty.yaml"],
+        ["run", "task.py:shout", "--data", "x" * 300 + ".jsonl"],
         ["run", "empty.py:answer", "--data", "qa.jsonl"],
         ["run", "task.py:shout", "--data", "one.json"],
         ["run", "task.py:shout", "--data", "short.csv"],
         ["show", "latest", "--store", "sqlite:///empty.db"],
     ],
-    ids=lambda words: " ".join(words[:4]),
+    ids=lambda words: " ".join(words[:4])[:60],
 )
 def test_slips_are_refused_with_the_fix(karat, project, says, words):
     (project / "typed.py").write_text(

@@ -140,6 +140,7 @@ TYPED = "def typed(text: str, n: int = 1) -> str:\n    return text * n\nclass Em
         + "aggregators: [{name: mean, params: {confidence: 95}}]\n",
         DATASET + "task: {prompt: '{input}', model: openai/x, stop: ''}\n",
         DATASET + "task: loud.py:loud\nmodels: []\n",
+        DATASET + "task: loud.py:loud\nretries: 1000000000\n",
         DATASET + "task: {prompt: '{input}'}\nmodels: x\n",
         DATASET + "task: {prompt: '{input}'}\nmodels: [m@http://127.0.0.1:9/v1, m@http://127.0.0.1:9/v1]\n",
         DATASET + "task: typed.py:typed\nmatrix: {n: [1, 2, 1]}\n",

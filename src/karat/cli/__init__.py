@@ -6,6 +6,7 @@ undecided · 130 interrupted, resumable.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -58,7 +59,7 @@ def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
 
 def _exit_code(given: list[str]) -> int:
     from karat.cli.terminal import Terminal
-    from karat.errors import Aborted, KaratError, Stopped, for_command_line
+    from karat.errors import Aborted, KaratError, RequestError, Stopped, for_command_line
 
     terminal = Terminal(as_json="--json" in given, quiet="--quiet" in given)
     try:
@@ -75,6 +76,9 @@ def _exit_code(given: list[str]) -> int:
     except Exception as error:
         if _was_interrupted(error):
             return _interrupted(given, terminal)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            terminal.fail(RequestError(f"the name of a file is too long: {error.filename}"))
+            return RequestError.exit_code
         if os.environ.get("KARAT_TRACEBACK"):
             import traceback
 

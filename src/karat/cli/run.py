@@ -258,8 +258,12 @@ def _plan(given: argparse.Namespace, target: Target | None) -> Plan:
 
 
 def _options(given: argparse.Namespace) -> dict[str, Any]:
+    from karat.execution.arguments import LEAST, check_numbers
+
     names = ("concurrency", "attempts", "limit", "offset", "timeout", "retries", "abort_on_error")
-    return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    options = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    check_numbers(**{name: value for name, value in options.items() if name in LEAST})
+    return options
 
 
 def _experiment_plan(given: argparse.Namespace, target: Target) -> Plan:

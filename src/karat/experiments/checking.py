@@ -26,6 +26,7 @@ from karat.errors import (
     wording,
 )
 from karat.evaluators._base import ResolvedEvaluator, evaluators, resolve_evaluator
+from karat.execution.arguments import LEAST, check_numbers
 from karat.experiments.plan import (
     DataSample,
     Plan,
@@ -123,6 +124,8 @@ class _Check:
                 evaluators = [resolve_evaluator(each) for each in evaluators]
         aggregators = list(self._aggregators(evaluators)) or own
         self._try(("labels",), lambda: check_labels(file.labels))
+        for name in LEAST:
+            self._try((name,), lambda name=name: check_numbers(**{name: getattr(file, name)}))  # type: ignore[misc]  # bound now
         if self.problems:
             lines = [f"line {line}: {text}" for line, text in sorted(self.problems, key=lambda each: each[0])]
             raise ConfigError(lines, str(self.document.path))

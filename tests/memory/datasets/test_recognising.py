@@ -117,6 +117,8 @@ def test_a_file_that_is_no_json_is_called_so(tmp_path, text):
 def test_wrong_paths_and_types_are_refused(tmp_path, refuses):
     with refuses(DataError):
         read_memory_dataset(tmp_path / "none")
+    with refuses(DataError):
+        read_memory_dataset("/dev/null")
     with pytest.raises(DataError, match="dataset_type"):
         read_memory_dataset(tmp_path)
     with pytest.raises(DataError):

@@ -104,13 +104,12 @@ def read_memory_dataset(
     """
     where = DEMO if str(path) == "demo" else Path(path)
     try:
-        exists = where.exists()
+        usable, exists = where.is_file() or where.is_dir(), where.exists()
     except (OSError, ValueError) as error:
         raise DataError(f"{str(path)[:200]!r} cannot be read: {error}") from None
-    if not exists:
-        raise DataError(
-            f"{where} does not exist: give a file, a folder, or 'demo' for the set that karat ships"
-        )
+    if not usable:
+        problem = "is neither a file nor a folder" if exists else "does not exist"
+        raise DataError(f"{where} {problem}: give a file, a folder, or 'demo' for the set that karat ships")
     if type is None:
         type = _recognise(where)
     reader = memory_datasets.get(type)

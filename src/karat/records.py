@@ -559,6 +559,10 @@ AUDIT = "judge_audit"
 """The metadata of runs and evaluations that an audit of a judge made."""
 
 
+UsualMetric = Literal["accuracy", "mean"]
+"""The aggregator of scores that is used where none is named."""
+
+
 class EvaluatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """An evaluator as an evaluation names it."""
 
@@ -576,7 +580,7 @@ class EvaluatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether it declares that each score is 0 or 1."""
 
     @property
-    def usual_metric(self) -> Literal["accuracy", "mean"]:
+    def usual_metric(self) -> UsualMetric:
         """The metric of its scores where none is named. It depends on what the evaluator declares, not on the scores.
 
         Where lower is better it is the mean: a share of failures is not an accuracy.

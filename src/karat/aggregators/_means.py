@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import msgspec
 
 from karat import paths
 from karat.aggregators._base import Aggregate, Aggregator, Group, Values, register_aggregator
-from karat.records import EvaluatorSpec, Ok, Result
+from karat.records import Estimate, EvaluatorSpec, Ok, Result
 from karat.stats._means import MeanState
 from karat.stats._validation import check_confidence
 
@@ -115,6 +114,7 @@ class Mean(_Scores):
     """
 
     name = "mean"
+    _ends_stand = True
 
     def __init__(
         self,
@@ -131,9 +131,7 @@ class Mean(_Scores):
     def _set_range(self, declared: tuple[float | None, float | None]) -> None:
         low = declared[0] if self.low is None else self.low
         high = declared[1] if self.high is None else self.high
-        self._low = -math.inf if low is None else low
-        self._high = math.inf if high is None else high
-        self._ends_stand = self._low <= 0.0 and self._high >= 1.0
+        self._bounds = low, high
 
     def for_evaluator(self, spec: EvaluatorSpec) -> Mean:
         """The same aggregator with the bounds that an evaluator declares."""
@@ -141,19 +139,20 @@ class Mean(_Scores):
         adapted._set_range(spec.bounds or (0.0, 1.0))
         return adapted
 
-    def _value(self, state: _State, score: float) -> float:
-        if not self._low <= score <= self._high:
-            state.graded = True  # scores outside the stated range: it bounds nothing then
-        return score
-
     def finish(self, state: _State) -> Aggregate:
         mean, of = self._total(state)
-        bounds = (self._low, self._high)
-        if not state.graded and all(map(math.isfinite, bounds)):
-            return Aggregate([mean.estimate(self.confidence, of=of, bounds=bounds)])
-        estimate = mean.estimate(self.confidence, of=of)
-        # A missing score could be any.
-        return Aggregate([msgspec.structs.replace(estimate, lowest=None, highest=None)])
+        return Aggregate([mean_estimate(mean, self._bounds, of, self.confidence)])
+
+
+def mean_estimate(
+    mean: MeanState, bounds: tuple[float | None, float | None], of: int, confidence: float
+) -> Estimate:
+    """The mean of scores whose range an evaluator declares; None on a side without a limit."""
+    low, high = bounds
+    if low is not None and high is not None and low <= mean.least and mean.most <= high:
+        return mean.estimate(confidence, of=of, bounds=(low, high))
+    # A range that is open, or that a score lies outside of, bounds nothing: a missing score could be any.
+    return msgspec.structs.replace(mean.estimate(confidence, of=of), lowest=None, highest=None)
 
 
 @register_aggregator("accuracy")

@@ -22,6 +22,7 @@ from karat.analysis.gates import (
 )
 from karat.analysis.outcomes import Spread, latency_of, seconds_text
 from karat.analysis.scores import (
+    THRESHOLD,
     Paired,
     RunOrEvaluation,
     Scores,
@@ -277,8 +278,6 @@ def _trajectory(output: Output) -> Any:
         return None
     return trajectory.to_dict()["steps"] if trajectory.calls else None
 
-
-THRESHOLD = 0.5
 
 Limits: TypeAlias = str | Limit | Mapping[str, float] | Sequence[str | Limit]
 """Gates as callers write them: `"accuracy:0.01"`, a list of such, or `{"accuracy": 0.01}`."""

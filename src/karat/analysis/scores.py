@@ -14,10 +14,12 @@ import msgspec
 
 from karat import paths
 from karat.aggregators._base import FieldNames
+from karat.aggregators._means import mean_estimate
 from karat.errors import RequestError, did_you_mean, plural, wording
 from karat.execution.expected_items import Together
 from karat.keys import content_hash
-from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example
+from karat.records import OUTPUT_FAILED, Estimate, EvaluatorSpec, Example, UsualMetric
+from karat.stats._means import MeanState
 from karat.store import Store
 from karat.store.backend import FAILED, NOT_APPLICABLE, SKIPPED, RecordDecoder
 from karat.store.columns import ItemColumns, distinct, example_columns, load_columns
@@ -29,6 +31,38 @@ if TYPE_CHECKING:
 
 RunOrEvaluation: TypeAlias = Run | Evaluation | str
 """What can be compared and ranked: a run, an evaluation whose runs are meant, or the id of one."""
+
+
+THRESHOLD = 0.5
+"""The score from which on an item passes, for accuracy."""
+
+
+def usual_estimate(
+    spec: EvaluatorSpec,
+    positions: NDArray[np.integer[Any]],
+    scores: NDArray[np.float64],
+    of: int,
+    confidence: float = 0.95,
+    form: UsualMetric | None = None,
+) -> Estimate:
+    """The usual metric of an evaluator, or the one given, over some items: what `accuracy` and `mean` aggregate.
+
+    NaN is a missing score. The items of an example are a cluster.
+    """
+    import numpy as np
+
+    form = form or spec.usual_metric
+    known, passes = ~np.isnan(scores), form == "accuracy"
+    scores = scores[known]
+    mean = MeanState()
+    mean.add_values((scores >= THRESHOLD).astype(float) if passes else scores, positions[known])
+    if passes:
+        estimate = mean.proportion(confidence, of=of)
+        if not np.isin(scores, (0.0, 1.0)).all():
+            estimate.metadata["threshold"] = THRESHOLD
+    else:
+        estimate = mean_estimate(mean, spec.bounds or (0.0, 1.0), of, confidence)
+    return estimate.about(evaluator=spec.key, aggregator=form)
 
 
 class Source(NamedTuple):

@@ -6,14 +6,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from karat.aggregators._base import Aggregate
 from karat.aggregators._comparisons import RankRuns
-from karat.analysis.comparison import THRESHOLD, Comparison, Difference, arrow, leader_sentence, score_bounds
+from karat.analysis.comparison import Comparison, Difference, arrow, leader_sentence
 from karat.analysis.outcomes import FailureKind, Spread, failure_kinds, latency_of
 from karat.analysis.ranking import tally_results
-from karat.analysis.scores import Scores, Source, not_the_same, read_scores, sources_of
+from karat.analysis.scores import Source, not_the_same, read_scores, sources_of, usual_estimate
 from karat.analysis.stored_analyses import is_analysis, is_outdated
 from karat.errors import RequestError, wording
 from karat.formatting import Block, Heading, Paragraph, Table, interval, number
@@ -22,13 +21,11 @@ from karat.records import (
     AggregateTable,
     Counts,
     Estimate,
-    EvaluatorSpec,
     Status,
     Usage,
     group_text,
     interval_text,
 )
-from karat.stats._means import MeanState
 from karat.store import Store
 from karat.store.handles import Aggregation, Evaluation, Run
 from karat.store.run_labels import run_labels, settings_of
@@ -277,33 +274,16 @@ class _Gathering:
         return found
 
     def _means(self, evaluation: Evaluation) -> list[Metric]:
-        """The mean score of each evaluator and run, where nothing has aggregated the evaluation yet."""
+        """The usual metric of each evaluator and run, where nothing has aggregated the evaluation yet."""
         found = []
         for spec in evaluation.header.evaluators:
             if spec.kind != "single":
                 continue
-            tables = read_scores([(run, Source(evaluation, spec)) for run in evaluation.runs])
-            scores = np.concatenate([table.scores for table in tables])
-            bounds = score_bounds(spec.bounds, scores)
-            for table in tables:
-                if len(table.scores) or table.unlisted:
-                    estimate = self._usual(table, spec, bounds)
-                    form = spec.usual_metric
-                    estimate = estimate.about(evaluator=spec.key, aggregator=form, run=table.run.id)
-                    found.append(Metric(estimate, evaluation.id))
+            for table in read_scores([(run, Source(evaluation, spec)) for run in evaluation.runs]):
+                if of := len(table.scores) + table.unlisted:
+                    estimate = usual_estimate(spec, table.positions, table.scores, of, self.confidence)
+                    found.append(Metric(estimate.about(run=table.run.id), evaluation.id))
         return found
-
-    def _usual(self, table: Scores, spec: EvaluatorSpec, bounds: tuple[float, float] | None) -> Estimate:
-        """The usual metric of an evaluator."""
-        known = ~np.isnan(table.scores)
-        scores = table.scores[known]
-        passes = spec.usual_metric == "accuracy"
-        mean = MeanState()
-        mean.add_values((scores >= THRESHOLD).astype(float) if passes else scores, table.positions[known])
-        of = len(table.scores) + table.unlisted
-        if passes:
-            return mean.proportion(self.confidence, of=of)
-        return mean.estimate(self.confidence, of=of, bounds=bounds)
 
     def _failures(self) -> list[FailureKind]:
         handles: list[Run | Evaluation] = [*self.runs.values(), *self.evaluations.values()]

@@ -13,12 +13,19 @@ import numpy as np
 
 from karat.aggregators._base import labels_of
 from karat.analysis import filters
-from karat.analysis.scores import ScoreArrays, Scores, Source, listed_items, read_scores, sources_of
+from karat.analysis.scores import (
+    ScoreArrays,
+    Scores,
+    Source,
+    listed_items,
+    read_scores,
+    sources_of,
+    usual_estimate,
+)
 from karat.analysis.text_search import search
 from karat.errors import did_you_mean
 from karat.execution.expected_items import Together
-from karat.records import OUTPUT_FAILED, Estimate, EvaluatorSpec
-from karat.stats._means import MeanState
+from karat.records import OUTPUT_FAILED, Estimate, EvaluatorSpec, UsualMetric
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
 from karat.store.columns import (
     MOST_FIELDS,
@@ -86,18 +93,27 @@ def comparing_sources(run: Run) -> dict[str, Source]:
     }
 
 
-def mean_score(positions: NDArray[Any], scores: Floats, statuses: NDArray[Any]) -> Estimate:
-    """The mean of scores, clustered by example. Items that an evaluator does not apply to are not missing."""
-    known = ~np.isnan(scores)
-    state = MeanState()
-    state.add_values(scores[known], positions[known])
-    of = int((statuses != NOT_APPLICABLE).sum())
-    binary = bool(np.isin(scores[known], (0.0, 1.0)).all())
-    return state.proportion(of=of) if binary else state.estimate(of=of)
+def estimate_of(
+    table: RunTable, key: str, inside: Mask | None = None, form: UsualMetric | None = None
+) -> Estimate:
+    """The usual metric of an evaluator, or the one given, over the rows of a run, or some of them.
+
+    Items that the evaluator does not apply to are not missing.
+    """
+    judged, positions = table.results[key], table.positions
+    scores, statuses = judged.scores, judged.statuses
+    if inside is None:
+        unlisted = max(0, Together([table.run], len(table.run.dataset)).total() - len(table))
+    else:
+        positions, scores, statuses, unlisted = positions[inside], scores[inside], statuses[inside], 0
+    of = int((statuses != NOT_APPLICABLE).sum()) + unlisted
+    return usual_estimate(judged.spec, positions, scores, of, form=form).about(run=table.run.id)
 
 
-def metadata_slices(table: RunTable, key: str, most_values: int, most_fields: int) -> list[Estimate]:
-    """The mean scores of a run by the metadata fields with 2 to so many values, the fields with the fewest first."""
+def metadata_slices(
+    table: RunTable, key: str, most_values: int, most_fields: int, form: UsualMetric
+) -> list[Estimate]:
+    """`accuracy` or `mean` of a run by the metadata fields with 2 to so many values, those with the fewest first."""
     few: list[tuple[int, str]] = []
     for name, field in table.examples.fields.items():
         values = (
@@ -107,8 +123,7 @@ def metadata_slices(table: RunTable, key: str, most_values: int, most_fields: in
         )
         if 2 <= len(values) <= most_values:
             few.append((len(values), name))
-    judged = table.results[key]
-    scores, statuses, out = judged.scores, judged.statuses, []
+    out = []
     for _, name in sorted(few, key=lambda each: each[0])[:most_fields]:
         field = table.examples.fields[name]
         assert field.codes is not None
@@ -120,10 +135,7 @@ def metadata_slices(table: RunTable, key: str, most_values: int, most_fields: in
         for label, mine in sorted(members.items()):
             inside = np.isin(codes, mine)
             if inside.any():
-                mean = mean_score(table.positions[inside], scores[inside], statuses[inside])
-                out.append(
-                    mean.about(evaluator=key, aggregator="mean", run=table.run.id, group={name: label})
-                )
+                out.append(estimate_of(table, key, inside, form).about(group={name: label}))
     return out
 
 

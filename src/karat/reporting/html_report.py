@@ -27,7 +27,7 @@ from karat.analysis.comparison import (
 from karat.analysis.judges import Calibration, JudgeAgreement, alignment, calibrations
 from karat.analysis.outcomes import seconds_text
 from karat.analysis.ranking import Ranking
-from karat.analysis.scores import sources_of
+from karat.analysis.scores import THRESHOLD, Source, sources_of
 from karat.analysis.summary import Metric, RunSummary, Summary
 from karat.analysis.text_diff import Piece, excerpt, word_diff
 from karat.errors import RequestError, plural
@@ -50,6 +50,7 @@ from karat.records import (
     HUMAN,
     AggregateTable,
     Estimate,
+    UsualMetric,
     group_text,
     interval_text,
     missing_span,
@@ -155,7 +156,8 @@ def _sliced(store: Store, summary: Summary) -> list[Estimate]:
     from karat.analysis.tables import RunTable, metadata_slices  # NumPy is not loaded before it is needed
 
     tables = [RunTable(run, {key: sources[key][run.id]}) for run in runs]
-    return [each for table in tables for each in metadata_slices(table, key, MOST_VALUES, MOST_FIELDS)]
+    form = _shown_metric(summary, key, sources)
+    return [each for table in tables for each in metadata_slices(table, key, MOST_VALUES, MOST_FIELDS, form)]
 
 
 def _compared(store: Store, summary: Summary, confidence: float) -> list[Comparison]:
@@ -169,8 +171,21 @@ def _compared(store: Store, summary: Summary, confidence: float) -> list[Compari
     ]
     if not keys:
         return []
-    made = compare_runs(store, runs, metrics=keys, examples=MOST_EXAMPLES, confidence=confidence, keep=False)
+    names = [f"{key} {_shown_metric(summary, key, sources)}" for key in keys]
+    made = compare_runs(store, runs, metrics=names, examples=MOST_EXAMPLES, confidence=confidence, keep=False)
     return [made]
+
+
+def _shown_metric(summary: Summary, key: str, sources: dict[str, dict[str, Source]]) -> UsualMetric:
+    """By what runs are compared: the usual metric of an evaluator, or the other one if the report shows that alone."""
+    shown = {
+        each.estimate.aggregator
+        for each in summary.metrics
+        if each.estimate.evaluator == key and each.estimate.metadata.get("threshold", THRESHOLD) == THRESHOLD
+    }
+    usual = next(iter(sources[key].values())).spec.usual_metric
+    other: UsualMetric = "mean" if usual == "accuracy" else "accuracy"
+    return other if usual not in shown and other in shown else usual
 
 
 def _kind(table: AggregateTable) -> str:

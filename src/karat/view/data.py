@@ -24,8 +24,8 @@ from karat.analysis.tables import (
     ComparedTable,
     RunTable,
     comparing_sources,
+    estimate_of,
     joined_rows,
-    mean_score,
     slice_labels,
 )
 from karat.analysis.text_diff import Piece, word_diff
@@ -236,15 +236,8 @@ class Viewer:
             }
 
     def _means(self, table: RunTable) -> list[dict[str, Any]]:
-        """The mean of each evaluator, where nothing has aggregated the results."""
-        return [
-            _estimate(
-                mean_score(table.positions, each.scores, each.statuses).about(
-                    evaluator=key, aggregator="mean", run=table.run.id
-                )
-            )
-            for key, each in table.results.items()
-        ]
+        """The usual metric of each evaluator, where nothing has aggregated the results."""
+        return [_estimate(estimate_of(table, key)) for key in table.results]
 
     # Tables --------------------------------------------------------------------------------
 
@@ -974,9 +967,7 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
         for table, (codes, _) in zip(tables, codes_of, strict=True):
             check_time_limit()
             inside = np.isin(codes, members[label])
-            mine = table.results[key]
-            estimate = mean_score(table.positions[inside], mine.scores[inside], mine.statuses[inside])
-            runs.append({"run": table.run.id, **_figures(estimate)})
+            runs.append({"run": table.run.id, **_figures(estimate_of(table, key, inside))})
         group: dict[str, Any] = {
             "value": label,
             "of": size,

@@ -12,7 +12,7 @@ from typing import Any
 from karat.aggregators._comparisons import Tally
 from karat.analysis.ranking import only_of
 from karat.execution.expected_items import Together
-from karat.records import OUTPUT_FAILED, Failed, ItemResult, Ok, Skipped
+from karat.records import Failed, ItemResult, Ok, Skipped
 from karat.stats._means import MeanState
 from karat.store.columns import kind_of
 from karat.store.handles import Evaluation, Run
@@ -28,6 +28,9 @@ class RecordScores:
         self.run = run
         self.items: dict[Item, float | None] = {}
         self.failed: set[Item] = set()
+        """The items whose output has failed."""
+        self.answered: set[Item] = set()
+        """The items whose output is not pending."""
         self.not_applicable: set[Item] = set()
         backend = evaluation.store.backend
         for row in latest(backend.scan(evaluation.number, 0, backend.extent(evaluation.number))):
@@ -35,13 +38,15 @@ class RecordScores:
             if result.key != key or result.runs != (run.id,):
                 continue
             item = (result.example, result.attempt, result.unit)
-            if isinstance(result.outcome, Skipped):
-                if not result.outcome.applicable:
-                    self.not_applicable.add(item)
-                    continue
-                if result.outcome.reason == OUTPUT_FAILED:
-                    self.failed.add(item)
+            if isinstance(result.outcome, Skipped) and not result.outcome.applicable:
+                self.not_applicable.add(item)
+                continue
             self.items[item] = result.score
+        for output in run.outputs():
+            item = (output.example, output.attempt, output.unit)
+            self.answered.add(item)
+            if isinstance(output.outcome, Failed):
+                self.failed.add(item)
         self._add_pending()
 
     def _add_pending(self) -> None:
@@ -85,7 +90,7 @@ def pairs_of(
         return [(each, _mean(mine[each]), _mean(theirs[each])) for each in both], False
     pairs = []
     for example in both:
-        for item in aligned(mine[example], theirs[example]):
+        for item in aligned(mine[example], theirs[example], example, out):
             pairs.append((example, mine[example].get(item), theirs[example].get(item)))
     several = len(pairs) > len(both)
     pairs += [("", None, None)] * unlisted(first, second)
@@ -98,9 +103,10 @@ def unlisted(first: RecordScores, second: RecordScores) -> int:
     return min(first.unlisted, second.unlisted) if same else 0
 
 
-def aligned(first: Any, second: Any) -> list[tuple[int, str]]:
+def aligned(first: Any, second: Any, example: str, out: set[Item]) -> list[tuple[int, str]]:
     items = dict.fromkeys([*first, *second])
     with_units = {attempt for attempt, unit in items if unit}
+    with_units |= {attempt for name, attempt, unit in out if name == example and unit}
     return [item for item in items if item[1] or item[0] not in with_units]
 
 
@@ -133,13 +139,15 @@ def tallied(
         mine, theirs = one.by_example(out, None), other.by_example(out, None)
         attempts = min(one.run.header.attempts, other.run.header.attempts)
         for example in mine:
-            for attempt, unit in aligned(mine[example], theirs[example]) if example in theirs else ():
+            items = aligned(mine[example], theirs[example], example, out) if example in theirs else []
+            for attempt, unit in items:
                 if attempt > attempts:
                     continue
                 item = (example, attempt, unit)
                 a, b = one.items.get(item), other.items.get(item)
                 lost = item in one.failed, item in other.failed
-                if lose and any(lost):
+                there = item in one.answered, item in other.answered
+                if lose and any(lost) and all(there):
                     verdict = 0.5 if lost[0] == lost[1] else float(lost[1])
                     by_example.setdefault(example, []).append((*pair, verdict, "failed"))
                 elif a is None or b is None:

@@ -133,12 +133,13 @@ class Changes:
         examples: NDArray[Any] = pairs.examples
         if len(examples) > 1 and not bool((examples[1:] > examples[:-1]).all()):
             examples, places = np.unique(examples, return_inverse=True)
-            places, count = places[complete], len(examples)
-            n = np.bincount(places, minlength=count)
+            # Pairs of no known example, at −1, are pending: their examples are there by other pairs.
+            places, count = places[complete], int((examples >= 0).sum())
+            n = np.bincount(places, minlength=len(examples))
             scored = n > 0
             examples, n = examples[scored], n[scored]
             first, second = (
-                np.bincount(places, weights=scores[complete], minlength=count)[scored] / n
+                np.bincount(places, weights=scores[complete], minlength=len(scored))[scored] / n
                 for scores in (pairs.first, pairs.second)
             )
         else:  # a pair for each example, in order

@@ -459,21 +459,26 @@ def _decided(
     attempts = min(one.run.header.attempts, other.run.header.attempts)
     sides = []
     kept = np.ones(len(aligned.examples), bool)
+    failing = failures == "lose" and bool(one.failed.any() or other.failed.any())
     for table, places in ((one, aligned.first), (other, aligned.second)):
         there, at = places >= 0, np.maximum(places, 0)
+        lost = answered = np.zeros(len(at), bool)
         if len(table.scores):
-            scores, lost = np.where(there, table.scores[at], np.nan), there & table.failed[at]
+            scores = np.where(there, table.scores[at], np.nan)
+            if failing:
+                lost, answered = there & table.failed[at], there & table.answered[at]
             attempt = np.array([attempt for attempt, _ in table.names])[table.codes[at]]
             kept &= ~there | (attempt <= attempts)
         else:
-            scores, lost = np.full(len(at), np.nan), np.zeros(len(at), bool)
-        sides.append((sign * scores, lost))
-    (a, a_lost), (b, b_lost) = sides
+            scores = np.full(len(at), np.nan)
+        sides.append((sign * scores, lost, answered))
+    (a, a_lost, a_answered), (b, b_lost, b_answered) = sides
     ahead = score_differences(b, a)
     codes = np.where(np.abs(ahead) <= margin, 1, np.where(ahead > 0.0, 2, 0)).astype(np.int8)
     codes[np.isnan(a) | np.isnan(b)] = _MISSING
-    if failures == "lose":
-        decided = a_lost | b_lost
+    if failing:
+        # A pending output has not succeeded: it does not win.
+        decided = (a_lost & b_answered) | (b_lost & a_answered)
         by_failure = np.where(a_lost == b_lost, 1, np.where(b_lost, 2, 0)) + 3
         codes = np.where(decided, by_failure, codes).astype(np.int8)
     return aligned.examples[kept], codes[kept]

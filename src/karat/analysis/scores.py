@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -18,10 +19,10 @@ from karat.aggregators._means import mean_estimate
 from karat.errors import RequestError, did_you_mean, plural, wording
 from karat.execution.expected_items import Together
 from karat.keys import content_hash
-from karat.records import OUTPUT_FAILED, Estimate, EvaluatorSpec, Example, UsualMetric
+from karat.records import Estimate, EvaluatorSpec, Example, UsualMetric
 from karat.stats._means import MeanState
 from karat.store import Store
-from karat.store.backend import FAILED, NOT_APPLICABLE, SKIPPED, RecordDecoder
+from karat.store.backend import FAILED, NOT_APPLICABLE, RecordDecoder
 from karat.store.columns import ItemColumns, distinct, example_columns, load_columns
 from karat.store.handles import Evaluation, Run, StoredDataset
 
@@ -86,12 +87,36 @@ class Scores:
         """… and the place of each item's name in them."""
         self.scores = arrays.scores
         """NaN where there is none."""
-        self.failed = arrays.failed
-        """Whether the output failed."""
         self.not_applicable = arrays.not_applicable
         """`(position, code)` of the items that the evaluator does not apply to."""
         self.unlisted = 0
         """Pending items of which it is not known to which example they belong: units that no output names yet."""
+
+    @cached_property
+    def failed(self) -> NDArray[np.bool_]:
+        """Whether the output of each item has failed, and was not computed since."""
+        if self.run.header.finished is not None and not self.run.counts.failed:
+            import numpy as np
+
+            return np.zeros(len(self.positions), bool)
+        return self._have(load_columns(self.run, (), statuses=[FAILED]))
+
+    @cached_property
+    def answered(self) -> NDArray[np.bool_]:
+        """Whether the run has an output of each item, or its failure: it is not pending."""
+        return self._have(load_columns(self.run, ()))
+
+    def _have(self, outputs: ItemColumns) -> NDArray[np.bool_]:
+        """Which items are among some outputs."""
+        import numpy as np
+
+        places, many = {name: place for place, name in enumerate(self.names)}, max(1, len(self.names))
+        known = np.array([places.get((item.attempt, item.unit), -1) for item in outputs.items] or [-1], "<i8")
+        there = known[outputs.codes] if len(outputs) else np.empty(0, np.int64)
+        kept = there >= 0
+        keys = _keys(outputs.positions[kept], there[kept], many)
+        found: NDArray[np.bool_] = np.isin(_keys(self.positions, self.codes, many), keys)
+        return found
 
     @property
     def has_units(self) -> bool:
@@ -109,7 +134,6 @@ class ScoreArrays(NamedTuple):
     positions: NDArray[np.int32]
     codes: NDArray[np.int32]
     scores: NDArray[np.float64]
-    failed: NDArray[np.bool_]
     not_applicable: tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
@@ -126,41 +150,19 @@ def _read(run: Run, source: Source) -> Scores:
     runs = (header.runs.index(run.id),)
     columns = load_columns(
         source.evaluation,
-        ("scores", "kind_codes"),
+        ("scores",),
         only=lambda item: item.evaluator == evaluator and item.runs == runs,
     )
     names = [(item.attempt, item.unit) for item in columns.items]
     out = columns.statuses == NOT_APPLICABLE
-    skipped = columns.statuses == SKIPPED
-    failed = skipped & (columns.kind_codes == columns.kind_code(OUTPUT_FAILED))
     positions, codes, scores = columns.positions, columns.codes, columns.scores
-    if failed.any():
-        failed &= _still_failed(run, positions, codes, names)
     excluded = positions[out], codes[out]
     if out.any():
         kept = np.logical_not(out)
-        positions, codes, scores, failed = positions[kept], codes[kept], scores[kept], failed[kept]
-    table = Scores(run, source, names, ScoreArrays(positions, codes, scores, failed, excluded))
+        positions, codes, scores = positions[kept], codes[kept], scores[kept]
+    table = Scores(run, source, names, ScoreArrays(positions, codes, scores, excluded))
     _add_pending(table)
     return table
-
-
-def _still_failed(
-    run: Run, positions: NDArray[np.int32], codes: NDArray[np.int32], names: list[tuple[int, str]]
-) -> NDArray[np.bool_]:
-    """Which items have a failed output now: one that was computed since has no judgment yet, and is missing."""
-    import numpy as np
-
-    outputs = load_columns(run, (), statuses=[FAILED])
-    places = {name: place for place, name in enumerate(names)}
-    known = [places.get((item.attempt, item.unit), -1) for item in outputs.items]
-    there = np.array(known or [-1], np.int64)[outputs.codes] if len(outputs) else np.empty(0, np.int64)
-    kept = there >= 0
-    many = max(1, len(names))
-    found: NDArray[np.bool_] = np.isin(
-        _keys(positions, codes, many), _keys(outputs.positions[kept], there[kept], many)
-    )
-    return found
 
 
 def _add_pending(table: Scores) -> None:
@@ -192,7 +194,6 @@ def _add_pending(table: Scores) -> None:
     table.positions = np.concatenate([table.positions, listed.positions[new]])
     table.codes = np.concatenate([table.codes, codes[new]])
     table.scores = np.concatenate([table.scores, np.full(count, np.nan)])
-    table.failed = np.concatenate([table.failed, np.zeros(count, bool)])
     table.unlisted = max(0, total - len(table.positions) - len(table.not_applicable[0]))
 
 
@@ -632,11 +633,17 @@ def _aligned_groups(mine: _Side, theirs: _Side, names: Sequence[tuple[int, str]]
     if not shared.every:
         kept = shared.mask(np.array(both, "<i8"))
         both = [example for example, keep in zip(both, kept.tolist(), strict=True) if keep]
+    left_out: dict[int, set[int]] = {}
+    """Of examples, the attempts of which a unit is left out."""
+    for side in (mine, theirs):
+        for position, code in zip(*(each.tolist() for each in side.out), strict=True):
+            if names[code][1]:
+                left_out.setdefault(position, set()).add(names[code][0])
     rows: list[tuple[int, int, int]] = []
     for example in both:
         a, b = first[example], second[example]
         items = dict.fromkeys([*a, *b])
-        with_units = {names[code][0] for code in items if names[code][1]}
+        with_units = {names[code][0] for code in items if names[code][1]} | left_out.get(example, set())
         for code in items:
             attempt, unit = names[code]
             if unit or attempt not in with_units:

@@ -25,7 +25,7 @@ from karat.analysis.scores import (
 from karat.analysis.text_search import search
 from karat.errors import did_you_mean
 from karat.execution.expected_items import Together
-from karat.records import OUTPUT_FAILED, Estimate, EvaluatorSpec, UsualMetric
+from karat.records import Estimate, EvaluatorSpec, UsualMetric
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
 from karat.store.columns import (
     MOST_FIELDS,
@@ -306,17 +306,10 @@ class RunTable:
             if len(self.names) == 1
             else self.codes.astype(np.int32, copy=False)
         )
-        failed = judged.statuses == SKIPPED
-        if len(judged.kind_codes) and OUTPUT_FAILED in judged.kinds:
-            failed &= judged.kind_codes == judged.kinds.index(OUTPUT_FAILED)
-        else:
-            failed[:] = False
         excluded = positions[~applies], codes[~applies]
         if not len(excluded[0]):
             applies = slice(None)  # all of them, without a copy
-        arrays = ScoreArrays(
-            positions[applies], codes[applies], judged.scores[applies], failed[applies], excluded
-        )
+        arrays = ScoreArrays(positions[applies], codes[applies], judged.scores[applies], excluded)
         made = Scores(self.run, self._sources[key], list(self.names), arrays)
         made.unlisted = max(0, Together([self.run], len(self.run.dataset)).total() - len(self))
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import msgspec
@@ -247,6 +248,19 @@ def test_a_metric_of_your_own_needs_only_calculate():
     for result in given_results:
         state = metric.add(state, result.to_dict())
     assert metric.finish(metric.merge(state, metric.start())) == {"share_of_short": 0.5}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_cannot_be_stored_is_a_failure_and_not_left_out(value, refuses):
+    class Endless(BaseAggregatorMetric):
+        name = "endless"
+
+        def calculate(self, results):
+            return {"share": value, "other": 0.5}
+
+    aggregator = Endless().as_aggregator()
+    with refuses(ValueError):
+        aggregator.finish(aggregator.start())
 
 
 def test_names_and_parameters_that_are_wrong_name_the_nearest(refuses):

@@ -242,28 +242,29 @@ class MetricAggregator(Aggregator[Any]):
         n = given.get("n", state[2])
         out = Aggregate()
         for key, value in given.items():
-            if key in ("n", "of") or _is_sibling(key, given):
+            if value is None or key in ("n", "of") or _is_sibling(key, given):
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
-                if value is not None:
-                    out.add_table(value, key)
-            elif math.isfinite(value):
-                low, high = given.get(f"{key}_interval") or (None, None)
-                lowest, highest = given.get(f"{key}_bounds") or (None, None)
-                assumed = given.get(f"{key}_bounds_assume")
-                estimate = Estimate(
-                    float(value),
-                    low,
-                    high,
-                    given.get(f"{key}_n", n),
-                    given.get(f"{key}_of", of),
-                    "" if low is None else "as given",
-                    self.params.get("confidence", 0.95),
-                    lowest=lowest,
-                    highest=highest,
-                    metadata={"bounds_assume": assumed} if assumed else {},
-                )
-                out.add(estimate, key)
+                out.add_table(value, key)
+                continue
+            if not math.isfinite(value):
+                raise ValueError(f"{self.name} returned {value} as {key}: give a finite number, or None")
+            low, high = given.get(f"{key}_interval") or (None, None)
+            lowest, highest = given.get(f"{key}_bounds") or (None, None)
+            assumed = given.get(f"{key}_bounds_assume")
+            estimate = Estimate(
+                float(value),
+                low,
+                high,
+                given.get(f"{key}_n", n),
+                given.get(f"{key}_of", of),
+                "" if low is None else "as given",
+                self.params.get("confidence", 0.95),
+                lowest=lowest,
+                highest=highest,
+                metadata={"bounds_assume": assumed} if assumed else {},
+            )
+            out.add(estimate, key)
         return out
 
 

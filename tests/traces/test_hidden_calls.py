@@ -181,6 +181,13 @@ REFUSED: dict[str, Any] = {
     "a line that repeats a key": '{"role": "user", "content": "x"}\n'
     + json.dumps(LOOKED)[:-1]
     + ', "tool_calls": []}',
+    "turns of Potato in place of the parts of Gemini": {"id": "x", "parts": [ACTION]},
+    "a text beside an object of LangChain with the same field": [
+        {
+            **{"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "AIMessage"]},
+            **{"kwargs": {"content": "x"}, "content": json.dumps(HIDDEN)},
+        }
+    ],
     "a chunk of AG-UI": [
         ASKED,
         LOOKED,

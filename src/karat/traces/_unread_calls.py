@@ -395,7 +395,7 @@ def _untyped_blocks(content: Any, where: str) -> Iterator[tuple[Any, str, bool]]
         # Two of three: the name of a tool, its arguments, and an id in a block without a type.
         signs = isinstance(block.get("name"), str) + any(key in block for key in ARGUMENTS)
         signs += block.get("id") is not None and not isinstance(block.get("type"), str)
-        if signs > 1 or str(block.get("type")).endswith("_call"):
+        if signs > 1 or str(block.get("type")).endswith("_call") or isinstance(block.get("speaker"), str):
             yield {"tool_calls": [block]}, f"{where}[{at}]", False
         elif not isinstance(block.get("text"), str):
             yield block, f"{where}[{at}]", True

@@ -157,13 +157,19 @@ def _fields(value: Any) -> dict[str, Any] | None:
         path = value.get("id")
         named = _CLASSES.get(path[-1]) if is_path(path) else None
         others = rest(value, "kwargs", "type", "id", "lc", "name")
-        return {**others, **value["kwargs"], "type": named} if named else None
+        return _joined(others, value["kwargs"], named) if named else None
     if not isinstance(kind, str) or kind not in _ROLES:
         return None
     data = plain(value.get("data"))
     if isinstance(data, dict) and "content" in data:
-        return {**rest(value, "data"), **data, "type": kind}
+        return _joined(rest(value, "data", "type"), data, kind)
     return value if "content" in value and (kind == "chat" or "role" not in value) else None
+
+
+def _joined(around: dict[str, Any], inside: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the fields of a message and those around them, which are kept apart where they have the same name."""
+    hidden = {key: part for key, part in around.items() if key in inside}
+    return {**around, **inside, "type": kind, **({"around": hidden} if hidden else {})}
 
 
 def is_path(value: object) -> TypeGuard[list[str]]:

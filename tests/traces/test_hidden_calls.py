@@ -184,8 +184,11 @@ REFUSED: dict[str, Any] = {
     "turns of Potato in place of the parts of Gemini": {"id": "x", "parts": [ACTION]},
     "a text beside an object of LangChain with the same field": [
         {
-            **{"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "AIMessage"]},
-            **{"kwargs": {"content": "x"}, "content": json.dumps(HIDDEN)},
+            "lc": 1,
+            "type": "constructor",
+            "id": ["langchain", "schema", "messages", "AIMessage"],
+            "kwargs": {"content": "x"},
+            "content": json.dumps(HIDDEN),
         }
     ],
     "a chunk of AG-UI": [

@@ -84,7 +84,7 @@ def named_options() -> set[str]:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "option":
-                names |= {each.value for each in node.args[:1] if isinstance(each, ast.Constant)}
+                names |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
     return names
 
 

@@ -14,7 +14,7 @@ import msgspec
 import regex
 
 from karat.errors import CannotJudge, RequestError, clip, plural
-from karat.evaluators._base import ParameterCheck, Paths, register_evaluator
+from karat.evaluators._base import Evaluator, ParameterCheck, Paths, register_evaluator
 from karat.evaluators._values import (
     NotJSON,
     ReferenceEvaluator,
@@ -545,13 +545,7 @@ class ChoiceMatch(ReferenceEvaluator[object]):
         """Many at once; the options of each item are its own."""
         if self._options_path is None:
             return super().evaluate_many(items)
-        out: list[Result | Exception] = []
-        for item in items:
-            try:
-                out.append(self.evaluate(**item))
-            except Exception as error:
-                out.append(error)
-        return out
+        return Evaluator.evaluate_many(self, items)
 
     def judge(self, output: object, reference: object, options: Sequence[str] = ()) -> Result:
         expected = self._expected(plain(reference, "the reference"), options)

@@ -39,10 +39,6 @@ class ExactSum:
         numerator, shift = ratio_of(value)
         self.add_ratio(numerator * numerator, 2 * shift)
 
-    def add_product(self, a: ExactSum, b: ExactSum) -> None:
-        """Add the exact product of two sums."""
-        self.add_ratio(a.numerator * b.numerator, a.shift + b.shift)
-
     def add_multiple(self, a: ExactSum, factor: int) -> None:
         """Add a whole multiple of a sum."""
         self.add_ratio(a.numerator * factor, a.shift)

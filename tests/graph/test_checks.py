@@ -89,6 +89,14 @@ def asking(keys: str, model: str = "name: x@http://127.0.0.1:9/v1", kind: str = 
 FORM = "name: x@http://127.0.0.1:9/v1, structured_output: {schema: {fields: {b: {type: strr}}}}"
 HUB = "data_config: {source: {type: hf, repo_id: a/b, token: secret}}\n"
 
+TRANSFORMED = """data_config:
+  source:
+    examples: [{a: 1}]
+    transformations:
+      - {transform: add, params: {mapping: [b]}}
+      - {transform: rename, params: {mapping: {a: b}, overwrite: perhaps}}
+"""
+
 CASES = [
     graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: END")),
     graph(const("a"), edges("from: a, to: END")),
@@ -142,6 +150,7 @@ CASES = [
     asking("prompt: [{user: hi}], output_keys: b, structured_output: {schema: {fields: {b: {type: }}}}"),
     graph(const("a"), rest="data_config: {sink: {type: json, file_path: ''}}\n"),
     graph(const("a"), rest="schema_config: {fields: [{name: a, type: int, is_less_than: ten}]}\n"),
+    graph(const("a"), rest=TRANSFORMED),
 ]
 
 

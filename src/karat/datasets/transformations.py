@@ -50,7 +50,7 @@ class RenameFieldsTransform(DataTransform):
     parameters = ("mapping", "overwrite")
 
     def transform(self, data: Iterable[Row], params: dict[str, Any]) -> Iterator[Row]:
-        mapping = _names(self.name, _mapping(self.name, params))
+        mapping = _names(self.name, _mapping(self.name, params, "{old: new}"))
         overwrite = _flag(self.name, params, "overwrite")
         for row in data:
             out = dict(row)
@@ -67,7 +67,7 @@ class AddNewFieldTransform(DataTransform):
     parameters = ("mapping",)
 
     def transform(self, data: Iterable[Row], params: dict[str, Any]) -> Iterator[Row]:
-        mapping = _mapping(self.name, params)
+        mapping = _mapping(self.name, params, "{field: value}")
         return ({**row, **mapping} for row in data)
 
 
@@ -192,10 +192,10 @@ def _flag(name: str, params: dict[str, Any], key: str) -> bool:
     return found
 
 
-def _mapping(who: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def _mapping(who: str, params: Mapping[str, Any], form: str) -> dict[str, Any]:
     mapping = params.get("mapping")
     if not isinstance(mapping, Mapping) or not mapping:
-        raise RequestError(f"{who} needs mapping: {{old: new}}")
+        raise RequestError(f"{who} needs mapping: {form}")
     return dict(mapping)
 
 
@@ -241,13 +241,20 @@ def find_transform(name: str, load: Callable[[str], Any]) -> Any:
 
 
 def check_params(made: DataTransform, params: Mapping[str, Any]) -> list[str]:
-    """Parameters that a transformation does not know."""
+    """Parameters that a transformation does not know or cannot use; those of other code are known to it alone."""
     known = getattr(made, "parameters", None)
     if known is None:
         return []
-    return [
+    unknown = [
         f"{made.name} has no parameter {p!r}: {did_you_mean(str(p), known)}" for p in params if p not in known
     ]
+    if unknown:
+        return unknown
+    try:
+        list(made.transform([], dict(params)))
+    except RequestError as error:
+        return [str(error)]
+    return []
 
 
 def transformed(rows: Iterable[Row], made: DataTransform, params: dict[str, Any]) -> Iterator[Row]:

@@ -73,6 +73,22 @@ def test_a_row_group_that_decompresses_to_too_much_is_refused(
 
 
 @pytest.mark.parametrize("encoded", [False, True])
+def test_rows_that_are_many_times_larger_than_their_file_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoded: bool, refuses
+) -> None:
+    """A dictionary holds a value once that every row refers to."""
+    texts = pyarrow.array(["a" * 10_000] * 2_000)
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(
+        pyarrow.table({"input": texts.dictionary_encode() if encoded else texts}), path
+    )
+    assert len(Dataset.from_file(path)) == 2_000
+    monkeypatch.setattr(parquet, "MAX_GROUP", 5_000_000)
+    with refuses(DataError):
+        Dataset.from_file(path)
+
+
+@pytest.mark.parametrize("encoded", [False, True])
 def test_a_row_of_parquet_is_bounded_like_any_other(
     tmp_path: Path, small: None, encoded: bool, refuses
 ) -> None:

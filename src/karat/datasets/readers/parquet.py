@@ -20,6 +20,10 @@ _BATCH = 1024
 MAX_GROUP = 2 << 30
 """Bytes of a row group when it is decompressed: a file of a few kilobytes may hold one that no memory can."""
 
+MAX_EXPANSION = 1000
+"""How much larger than the file the rows of more than MAX_GROUP bytes may be: a dictionary stores a value once that
+every row may refer to."""
+
 
 def read_parquet(file: BinaryIO, source: str) -> Rows:
     """Every row as an object keyed by the columns."""
@@ -35,7 +39,8 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
     with table:
         _refuse_double_columns(table.schema_arrow.names, source)
         media = {field.name for field in table.schema_arrow if _has_media(field.type)}
-        number = 0
+        number = read = 0
+        most = max(MAX_GROUP, MAX_EXPANSION * file.seek(0, 2))
         # A batch could also span row groups; one group after the other keeps only one of them in memory.
         for group in range(table.num_row_groups):
             size = table.metadata.row_group(group).total_byte_size
@@ -48,8 +53,15 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
                 rows = _batch_size(table, group)
                 for batch in table.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
                     for part in _parts(batch):
-                        if part.num_rows == 1 and _bytes(part) > MAX_ROW:
+                        size = _bytes(part)
+                        read += size
+                        if part.num_rows == 1 and size > MAX_ROW:
                             raise DataError(f"{source} row {number + 1}: {too_large()}")
+                        if read > most:
+                            raise DataError(
+                                f"{source} row {number + 1}: the rows have more than {MAX_EXPANSION:,} times the size"
+                                " of the file: write it as JSONL if this is no accident"
+                            )
                         for row in part.to_pylist():
                             number += 1
                             yield number, _row(row, number, media)
@@ -69,18 +81,29 @@ def _batch_size(table: Any, group: int) -> int:
 
 def _parts(batch: Any) -> Iterator[Any]:
     """A batch or, where its rows are larger than the first ones were, each of its rows."""
-    if batch.nbytes <= MAX_ROW:
+    if _bytes(batch) <= MAX_ROW:
         yield batch
         return
     for index in range(batch.num_rows):
         yield batch.slice(index, 1)
 
 
-def _bytes(row: Any) -> int:
-    """The size of a batch of one row: of a dictionary only the value that the row refers to."""
-    return sum(
-        getattr(column, "dictionary_decode", lambda column=column: column)().nbytes for column in row.columns
-    )
+def _bytes(batch: Any) -> int:
+    """The size of the rows of a batch: of a dictionary as often as they refer to its values."""
+    return sum(map(_column_bytes, batch.columns))
+
+
+def _column_bytes(column: Any) -> int:
+    import pyarrow
+    import pyarrow.compute
+
+    if not pyarrow.types.is_dictionary(column.type):
+        return int(column.nbytes)
+    try:
+        lengths = pyarrow.compute.binary_length(column.dictionary)
+    except pyarrow.ArrowException:  # values that are not text are small
+        return int(column.dictionary_decode().nbytes)
+    return int(column.indices.nbytes) + int(pyarrow.compute.sum(lengths.take(column.indices)).as_py() or 0)
 
 
 def _has_media(kind: Any) -> bool:

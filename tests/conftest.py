@@ -116,3 +116,16 @@ def make_dataset() -> Callable[..., Dataset]:
         )
 
     return make
+
+
+@pytest.fixture
+def limited() -> Iterator[Callable[..., Any]]:
+    """A limit on CPU time, which hardly depends on what else the machine does."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError("more CPU than allowed")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    yield lambda seconds=2.0: signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)

@@ -70,6 +70,21 @@ class _Unsupported(Exception):
         return f"{path[:200] or 'the value'} {self.reason}"
 
 
+def is_too_deep(value: object) -> bool:
+    """Whether plain JSON has more than MAX_DEPTH levels: how many Python itself reads depends on its version."""
+    level: list[Any] = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(MAX_DEPTH):
+        level = [
+            each
+            for part in level
+            for each in (part.values() if isinstance(part, dict) else part)
+            if isinstance(each, (dict, list))
+        ]
+        if not level:
+            return False
+    return bool(level)
+
+
 def to_json_value(value: object, place: str = "") -> Any:
     """Convert an object to JSON values: dicts, lists, text, numbers, booleans and None, all new objects.
 

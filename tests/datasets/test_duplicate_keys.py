@@ -83,3 +83,9 @@ def test_recorded_outputs_refuse_them_too(tmp_path, refuses):
     file.write_text('{"id": 1, "output": 1}\n{"id": 2, "output": 1, "output": 2}\n')
     with refuses(DataError):
         RecordedOutputs(file)
+
+
+def test_a_duplicate_key_among_many_is_found_in_linear_time(limited):
+    names = [f'"k{at}": 1' for at in range(60_000)]
+    limited()
+    assert repeated_key("{" + ", ".join([*names, '"k59999": 2']) + "}") is not None

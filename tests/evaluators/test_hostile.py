@@ -8,7 +8,6 @@ import json
 import math
 import os
 import random
-import signal
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -24,7 +23,6 @@ from karat.records import FORMAT, Example, Ok
 from karat.testing import FakeProvider
 
 SIZE = 100_000
-CPU_SECONDS = 2.0
 JUDGE_CPU_SECONDS = 12.0
 """Of a judge with the client and the server of its model, which are in this process: a hundred requests of 100 kB."""
 
@@ -32,6 +30,7 @@ draw = random.Random(1)
 WORDS = [f"w{i}" for i in range(4_000)]
 LINES = "\n".join(draw.choice(WORDS) for _ in range(SIZE // 5))
 OTHER_LINES = "\n".join(draw.choice(WORDS) for _ in range(SIZE // 5))
+OTHER_SCRIPTS = "".join(chr(draw.randrange(0x100, 0x2FFF)) for _ in range(SIZE // 3))
 ITEMS = [f"item {i}" for i in range(SIZE // 12)]
 INTEGERS = list(range(SIZE // 7))
 DEEP: Any = 1
@@ -81,8 +80,12 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "JSON text and many items": (json.dumps(INTEGERS), [[i] for i in INTEGERS]),
     "integers": (INTEGERS, INTEGERS[::-1]),
     "deep": (DEEP, DEEP),
+    "many empty items": ([""] * (SIZE // 3), [[]] * (SIZE // 3)),
+    "other scripts": (OTHER_SCRIPTS, OTHER_SCRIPTS[::-1]),
     "NaN": ([float("nan")] * (SIZE // 5), [float("nan")] * (SIZE // 5)),
 }
+
+DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
 
 PARAMS: dict[str, list[dict[str, Any]]] = {
     "exact_match": [{}, {"any_of": True}, {"any_of": True, "case_sensitive": False, "nfkc": True}],
@@ -97,6 +100,9 @@ PARAMS: dict[str, list[dict[str, Any]]] = {
         {"schema": {"items": {"enum": INTEGERS[:200]}}},
         {"schema": {"items": {"oneOf": [{"const": -i} for i in range(1, 300)]}}},
         {"schema": {"patternProperties": {"^(k+)+$": {}}, "additionalProperties": False}},
+        {"schema": {"unevaluatedItems": False, "allOf": [{"contains": {"type": "integer"}}]}},
+        {"schema": {"unevaluatedItems": False, "items": {"type": "string"}, "$schema": DRAFT_2019}},
+        {"schema": {"unevaluatedProperties": False, "patternProperties": {"^(k+)+$": {}}}},
     ],
     "rouge": [{"variant": each} for each in ("rouge1", "rouge2", "rougeL", "rougeLsum")] + [{"any_of": True}],
     "bleu": [{}, {"any_of": True}],
@@ -122,19 +128,6 @@ JUDGES = [
     for name in evaluators.list()
     if evaluators.get(name).__module__.startswith("karat.evaluators.judges")
 ]
-
-
-@pytest.fixture
-def limited():
-    """A limit on CPU time, which does not depend on what else the machine does."""
-
-    def stop(*_: Any) -> None:
-        raise TimeoutError("more CPU than allowed")
-
-    before = signal.signal(signal.SIGPROF, stop)
-    yield lambda seconds=CPU_SECONDS: signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    signal.signal(signal.SIGPROF, before)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -178,6 +171,48 @@ def test_many_long_references_are_bounded_together(name: str, limited: Any) -> N
         evaluator.evaluate(outputs=LINES[:SIZE], reference_outputs=references)
     limited()
     assert evaluator.evaluate(outputs="a b", reference_outputs=["a b", "b c"]).score == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("set_match", {}),
+        ("set_match", {"measure": "exact"}),
+        ("rouge", {"variant": "rouge1"}),
+        ("rouge", {"variant": "rouge2"}),
+        ("edit_distance", {}),
+    ],
+    ids=str,
+)
+def test_many_short_references_cost_their_own_length(name: str, params: Any, limited: Any) -> None:
+    """What has to be known of the output is found once, and not for each reference."""
+    evaluator = build_evaluator(name, {"any_of": True, **params})
+    output, references = OTHER_SCRIPTS * 3, [OTHER_SCRIPTS[at : at + 100] for at in range(0, 33_000, 33)]
+    if name == "rouge":
+        output, references = "x y " * (SIZE // 4), [f"x y {at}" for at in range(1_000)]
+    elif name == "set_match":
+        output, references = json.dumps([[at] for at in INTEGERS]), [f"[[{at}]]" for at in range(1_000)]
+    limited()
+    with contextlib.suppress(CannotJudge):
+        assert evaluator.evaluate(outputs=output, reference_outputs=references).score is not None
+
+
+@pytest.mark.parametrize("measure", ["f1", "precision", "recall", "exact"])
+@pytest.mark.parametrize("duplicates", [True, False])
+def test_the_best_list_of_several_is_judged_as_if_alone(measure: str, duplicates: bool) -> None:
+    source = random.Random(5)
+    params = {"measure": measure, "duplicates": duplicates}
+    alone, several = (
+        build_evaluator("set_match", params),
+        build_evaluator("set_match", {**params, "any_of": True}),
+    )
+    for _ in range(60):
+        output, *references = ([source.choice("abcd") for _ in range(source.randrange(5))] for _ in range(4))
+        each = [alone.evaluate(outputs=output, reference_outputs=one) for one in references]
+        best = several.evaluate(outputs=output, reference_outputs=references)
+        at = best.metadata["reference"]
+        assert best.score == max(one.score for one in each) == each[at].score
+        assert (best.value, best.metadata) == (each[at].value, {**each[at].metadata, "reference": at})
 
 
 def test_short_references_beside_a_long_output_are_embedded_quickly(limited: Any) -> None:

@@ -14,10 +14,11 @@ import pytest
 
 import karat
 from karat import models
-from karat.errors import KaratError, RequestError
+from karat.errors import CannotJudge, KaratError, RequestError
 from karat.evaluators import (
     AgentAsJudgeEvaluator,
     AnswerRelevanceEvaluator,
+    ContextRelevanceEvaluator,
     GroundednessEvaluator,
     LLMJudge,
     LLMTrajectoryJudge,
@@ -827,3 +828,18 @@ def test_evidence_without_a_quote_is_not_verified() -> None:
     assert verified({"steps": [1], "quote": " "}, ["step 1"]) is None
     assert verified({"steps": [2], "quote": ""}, ["step 1"]) is False
     assert verified({"steps": [1], "quote": "STEP"}, ["step 1"]) is True
+
+
+def test_a_quote_is_looked_for_once_in_each_step_however_often_it_is_cited(limited) -> None:
+    from karat.evaluators.judges.agent import verified
+
+    limited()
+    assert verified({"steps": [1] * 30_000, "quote": "b"}, ["a " * 50_000]) is False
+
+
+def test_more_passages_than_anything_retrieves_are_refused(serve, refuses):
+    server = serve([{"analysis": "", "score": 5}])
+    judge = ContextRelevanceEvaluator(judge=server.spec())
+    with refuses(CannotJudge):
+        judge.evaluate(inputs="?", context=[str(at) for at in range(1_001)])
+    assert server.count == 0

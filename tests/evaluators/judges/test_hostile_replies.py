@@ -458,3 +458,35 @@ def test_a_verdict_in_a_tool_call_alone_is_no_verdict(serve):
     server = serve([{"text": "", "tool_calls": [call]}])
     with pytest.raises(JudgeFailure):
         LLMJudge(judge=server.spec()).evaluate(inputs="?", outputs="x")
+
+
+SIZE = 190_000
+KEYS = [f'"k{at}":1' for at in range(SIZE // 11)]
+SLOW = {
+    "a duplicate key among many": "{" + ",".join([*KEYS, KEYS[-1]]) + "}",
+    "braces that are all read to the end": '{"a":' * 900 + "[" + "1," * (SIZE // 2 - 2_500),
+    "braces before many objects": '{"a":' * 900 + "[" + '{"b":1},' * (SIZE // 8 - 700),
+    "strings that are not closed": '{"a":"' * 1_900 + "x" * (SIZE - 12_000),
+    "text without braces": "[" * SIZE,
+}
+
+
+@pytest.mark.parametrize("reply", SLOW.values(), ids=SLOW)
+@pytest.mark.parametrize(
+    "contract",
+    [
+        Contract("pass"),
+        Contract("claims"),
+        Contract("choice", tuple(f"c{at}" for at in range(300)), recover=True),
+    ],
+    ids=["pass", "claims", "choice"],
+)
+def test_a_long_reply_is_read_in_linear_time(contract, reply, limited):
+    limited(1.0)
+    with pytest.raises(Malformed):
+        contract.read(reply)
+
+
+def test_a_verdict_after_many_braces_of_text_is_found():
+    reply = "\\frac{a}{b} " * 900 + '{"analysis": "x", "pass": true}'
+    assert Contract("pass").read(reply)["pass"] is True

@@ -94,9 +94,11 @@ class _RepeatedKeyError(Exception):
 
 
 def _refuse_repeated(pairs: list[tuple[str, object]]) -> None:
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        raise _RepeatedKeyError(next(name for index, name in enumerate(names) if name in names[:index]))
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise _RepeatedKeyError(name)
+        seen.add(name)
 
 
 _pairs_decoder = json.JSONDecoder(object_pairs_hook=_refuse_repeated, parse_int=str)

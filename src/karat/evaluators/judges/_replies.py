@@ -13,13 +13,14 @@ import json
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from karat.evaluators._values import nfkc
-from karat.serialization import MAX_DEPTH, storable
+from karat.serialization import is_too_deep, storable
 
 Field = Literal["pass", "score", "choice", "claims", "verdicts"]
 FIELDS: tuple[Field, ...] = ("pass", "score", "choice", "claims", "verdicts")
@@ -30,8 +31,14 @@ LONGEST = 200_000
 MOST_BRACES = 2000
 """Opening braces that may begin an object; the rest of a reply with more is not searched."""
 
+MOST_SEARCHED = 1_000_000
+"""Characters read in search of objects: each brace that begins none may be read to the end of the reply."""
+
 MOST_CLAIMS = 500
 """Claims in one reply: a piece of an answer is a page at most, and a judge that repeats itself makes no verdict."""
+
+LONGEST_STATEMENT = 2000
+"""Characters of a plain text that may name a choice."""
 
 LARGEST_STEP = 10**9
 
@@ -386,13 +393,15 @@ class Contract(msgspec.Struct, frozen=True):
     def _named(self, text: str) -> str:
         """The one choice that a plain text names."""
         text = after_thinking(text)
+        if len(text) > LONGEST_STATEMENT:
+            raise Malformed("the reply has no JSON object, and its text is too long to choose clearly")
         rest, found = text, []
         for choice in sorted(self.values, key=len, reverse=True):
             pattern = re.compile(r"(?<!\w)" + re.escape(choice) + r"(?!\w)", re.IGNORECASE)
             if pattern.search(rest):
                 found.append(choice)
                 rest = pattern.sub(" ", rest)
-        if len(found) == 1 and len(text) <= 2000 and not _NEGATION.search(rest) and _is_named(text, found[0]):
+        if len(found) == 1 and not _NEGATION.search(rest) and _is_named(text, found[0]):
             return str(found[0])
         raise Malformed(
             f"the reply names {len(found)} of the choices, not exactly one, and has no JSON object"
@@ -482,16 +491,17 @@ def _objects(text: str, field: str) -> list[dict[str, Any]]:
             pass
     text = after_thinking(text)
     found: list[dict[str, Any]] = []
-    at, last, tries = 0, 0, 0
+    at, last, tries, searched = 0, 0, 0, 0
     while (at := text.find("{", at)) >= 0:
         tries += 1
-        if tries > MOST_BRACES:
+        if tries > MOST_BRACES or searched > MOST_SEARCHED:
             raise Malformed("the reply has too many braces to find the verdict")
         try:
             value, end = _decoded(text, at)
         except Malformed:
             raise
-        except ValueError:
+        except ValueError as error:
+            searched += _read_until(error, text) - at
             at += 1
             continue
         last, at = end, end
@@ -505,6 +515,13 @@ def _objects(text: str, field: str) -> list[dict[str, Any]]:
     return found
 
 
+def _read_until(error: ValueError, text: str) -> int:
+    """How far the decoder read before it failed; an open string, or a number of thousands of digits, to the end."""
+    if not isinstance(error, json.JSONDecodeError) or error.msg.startswith("Unterminated string"):
+        return len(text)
+    return error.pos
+
+
 def _decoded(text: str, at: int) -> tuple[dict[str, Any], int]:
     """The JSON object that begins at a place, and where it ends.
 
@@ -514,24 +531,16 @@ def _decoded(text: str, at: int) -> tuple[dict[str, Any], int]:
         value, end = _decoder.raw_decode(text, at)
     except RecursionError:
         raise Malformed("the reply is nested too deeply") from None
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            each
-            for part in level
-            for each in (part.values() if isinstance(part, dict) else part)
-            if isinstance(each, (dict, list))
-        ]
-        if not level:
-            return value, end
-    raise Malformed("the reply is nested too deeply")
+    if is_too_deep(value):
+        raise Malformed("the reply is nested too deeply")
+    return value, end
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise Malformed(f"the key {twice[:40]!r} occurs twice in one object")
     for name in out:
         if name not in _OWN and _plain(name) in _OWN:

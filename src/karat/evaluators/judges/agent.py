@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
@@ -37,7 +36,6 @@ WINDOW = 40_000
 """Characters of steps that are read at once; a longer trajectory is read in windows."""
 
 MOST_REQUIREMENTS = 200
-_SPACE = re.compile(r"\s+")
 
 
 @register_evaluator("agent_as_judge")
@@ -125,7 +123,8 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
             findings = await self._collect(requirements, ids, task, windows, ledger)
             parts = {**({"task": task} if task else {}), "findings": findings}
             votes, cast = await self._votes(requirements, ids, parts, shipped("agent_final"), ledger)
-        verdicts = [self._verdict(number, requirements[number - 1], votes, cast, rendered) for number in ids]
+        plain = [_plain(text) for text in rendered]
+        verdicts = [self._verdict(number, requirements[number - 1], votes, cast, plain) for number in ids]
         metadata = self._metadata(
             case,
             ledger,
@@ -249,7 +248,7 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
         requirement: str,
         votes: Sequence[list[dict[str, Any]] | JudgeFailure],
         cast: Sequence[Any],
-        rendered: Sequence[str],
+        plain: Sequence[str],
     ) -> dict[str, Any]:
         """Decide one requirement by majority, with the evidence of the first vote for the decision."""
         mine: list[Any] = [
@@ -272,7 +271,7 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
             "evidence": shown["evidence"],
             "steps": shown["steps"],
             "quote": shown["quote"],
-            "evidence_verified": verified(shown, rendered),
+            "evidence_verified": verified(shown, plain),
         }
         if len(votes) > 1:
             out["share"] = sum(entry["satisfied"] for entry in entries) / len(entries)
@@ -285,17 +284,22 @@ def _vote_of(vote: Any) -> Vote:
     return vote
 
 
-def verified(entry: Mapping[str, Any], rendered: Sequence[str]) -> bool | None:
+def verified(entry: Mapping[str, Any], plain: Sequence[str]) -> bool | None:
     """Whether the cited steps exist and one of them contains the quote; None if nothing is quoted."""
-    steps, quote = entry["steps"], _SPACE.sub(" ", entry["quote"]).strip().casefold()
+    steps, quote = set(entry["steps"]), _plain(entry["quote"])
     if not steps and not quote:
         return None
-    if any(not 1 <= step <= len(rendered) for step in steps):
+    if any(not 1 <= step <= len(plain) for step in steps):
         return False
     if not quote:
         return None
-    places = [rendered[step - 1] for step in steps] or list(rendered)
-    return any(quote in _SPACE.sub(" ", text).casefold() for text in places)
+    places = [plain[step - 1] for step in steps] or plain
+    return any(quote in text for text in places)
+
+
+def _plain(text: str) -> str:
+    """A text without case and runs of whitespace, in which quotes are looked for."""
+    return " ".join(text.split()).casefold()
 
 
 def _windows(rendered: Sequence[str], size: int) -> list[str]:

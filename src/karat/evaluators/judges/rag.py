@@ -29,6 +29,9 @@ LONGEST_STATEMENT = 1500
 MOST_CLAIMS = 20
 """Claims that are checked at once."""
 
+MOST_PASSAGES = 1_000
+"""Passages of one item, each of which is a request: more are data at a wrong path, not what was retrieved."""
+
 RELEVANCE = {
     0: "not at all: about something else",
     1: "hardly: the same subject, nothing that helps",
@@ -98,6 +101,11 @@ class ContextRelevanceEvaluator(_Relevance):
         ledger = Ledger()
         if not passages:
             return self._not_applicable(case, "no passage was retrieved", ledger, passages=[])
+        if len(passages) > MOST_PASSAGES:
+            raise CannotJudge(
+                f"{self.key}: the context has {len(passages):,} passages, each of which is a request; at most"
+                f" {MOST_PASSAGES:,} are judged: give the path of those that were retrieved"
+            )
         judged = await gather_or_cancel(
             self._graded({"question": question, "passage": passage}, ledger) for passage in passages
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -42,15 +42,18 @@ class Undecided(Exception):
 class Validator:
     """Finds the violations of a schema, within a limit of processor time for each value."""
 
-    def __init__(self, base: Any, rules: Mapping[str, Rule], schema: Any, **options: Any) -> None:
+    def __init__(
+        self, base: Any, rules: Mapping[str, Rule], schema: Any, pattern_seconds: float, **options: Any
+    ) -> None:
         from jsonschema.validators import extend
 
+        self._more = max(0.0, pattern_seconds - PATTERN_SECONDS)
         limited = {name: _limited(rule) for name, rule in (base.VALIDATORS | rules).items()}
         self._validator = extend(base, limited)(schema, **options)  # type: ignore[no-untyped-call]  # its stub
 
     def iter_errors(self, value: object) -> Iterator[Any]:
         """Yield the violations; `Undecided` and `referencing.exceptions.Unresolvable` may be raised meanwhile."""
-        _watch.value, _watch.steps, _watch.end = value, 0, time.thread_time() + SECONDS
+        _watch.start(value, SECONDS + self._more)
         yield from self._validator.iter_errors(value)
 
 
@@ -61,17 +64,31 @@ class _Watch(threading.local):
     steps = 0
     end = 0.0
 
-    def check(self) -> None:
-        """Raise `Undecided` if the time has ended; a large value first gets the time that it may take."""
-        if time.thread_time() <= self.end:
-            return
-        parts, self.value = _count_parts(self.value), None
-        if parts <= PARTS:
-            raise Undecided(
-                f"the schema check did not finish within {SECONDS:g} s: the schema refers to the same parts again "
-                "and again, or compares with too many values"
-            )
-        self.end += SECONDS * (parts / PARTS - 1)
+    def start(self, value: Any, seconds: float) -> None:
+        self.value, self.steps, self.end = value, 0, time.thread_time() + seconds
+
+    def step(self) -> None:
+        """Count a keyword. The clock is a system call: most keywords take less time than it."""
+        self.steps += 1
+        if self.steps & 31 == 0:
+            self.left()
+
+    def left(self, wanted: float = 0.0) -> float:
+        """The seconds left, at most those wanted; `Undecided` if there are none. A large value may take more."""
+        left = self.end - time.thread_time()
+        if left <= wanted and self.value is not None:
+            extra = max(0.0, _count_parts(self.value) / PARTS - 1) * SECONDS
+            self.value, self.end, left = None, self.end + extra, left + extra
+        if left <= 0:
+            raise _out_of_time()
+        return min(left, wanted)
+
+
+def _out_of_time() -> Undecided:
+    return Undecided(
+        f"the schema check did not finish within {SECONDS:g} s: the schema refers to the same parts again "
+        "and again, has slow patterns, or compares with too many values"
+    )
 
 
 _watch = _Watch()
@@ -79,10 +96,7 @@ _watch = _Watch()
 
 def _limited(rule: Rule) -> Rule:
     def run(validator: object, keyword: object, instance: object, schema: object) -> Any:
-        _watch.steps += 1
-        # The clock is a system call: most keywords take less time than it.
-        if _watch.steps & 31 == 0:
-            _watch.check()
+        _watch.step()
         return rule(validator, keyword, instance, schema)
 
     return run
@@ -134,8 +148,10 @@ def validator(
         "additionalProperties": _additional_properties(
             base.VALIDATORS.get("additionalProperties"), pattern_seconds
         ),
+        "unevaluatedItems": _unevaluated("array", pattern_seconds),
+        "unevaluatedProperties": _unevaluated("object", pattern_seconds),
     }
-    return Validator(base, rules, schema, registry=REGISTRY, format_checker=formats)
+    return Validator(base, rules, schema, pattern_seconds, registry=REGISTRY, format_checker=formats)
 
 
 def refuse_remote_references(schema: object, where: str = "the schema") -> None:
@@ -266,6 +282,94 @@ def _additional_properties(usual: Any, seconds: float) -> Rule:
     return rule
 
 
+def _unevaluated(kind: str, seconds: float) -> Rule:
+    """The keywords `unevaluatedItems` and `unevaluatedProperties`, in linear time and without Python's `re`."""
+    from jsonschema import ValidationError
+
+    def rule(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if not validator.is_type(instance, kind):
+            return
+        evaluated = _Evaluated(instance, seconds).by(validator, schema)
+        places = range(len(instance)) if kind == "array" else instance
+        others = [place for place in places if place not in evaluated]
+        if others:
+            what, shown = ("items", instance) if kind == "array" else ("properties", {})
+            named = ", ".join(clip(shown[each] if shown else each, 30) for each in others[:3])
+            more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+            yield ValidationError(f"{what} that the schema does not describe: {named}{more}")
+
+    return rule
+
+
+class _Evaluated:
+    """Finds the items or properties of a value that a schema describes, as `unevaluated…` defines it."""
+
+    def __init__(self, instance: Any, seconds: float) -> None:
+        self._instance = instance
+        self._seconds = seconds
+        self._is_array = not isinstance(instance, Mapping)
+
+    def by(self, validator: Any, schema: Any) -> set[Any]:
+        """The indexes or names that a schema, and the parts of it that accept the value, describe."""
+        _watch.step()
+        if not isinstance(schema, Mapping):
+            return set()
+        found = self._items(validator, schema) if self._is_array else self._properties(validator, schema)
+        for name in ("$ref", "$dynamicRef", "$recursiveRef"):
+            if name in schema:
+                resolved = _resolved(validator, name, schema[name])
+                there = validator.evolve(schema=resolved.contents, _resolver=resolved.resolver)
+                found |= self.by(there, resolved.contents)
+        if "if" in schema:
+            if _accepts(validator, schema["if"], self._instance):
+                found |= self.by(validator, schema["if"]) | self.by(validator, schema.get("then"))
+            else:
+                found |= self.by(validator, schema.get("else"))
+        for name in ("allOf", "oneOf", "anyOf"):
+            for part in schema.get(name, ()):
+                if _accepts(validator, part, self._instance):
+                    found |= self.by(validator, part)
+        return found
+
+    def _items(self, validator: Any, schema: Any) -> set[Any]:
+        items = schema.get("items")
+        if items is not None and (not isinstance(items, list) or "additionalItems" in schema):
+            return set(range(len(self._instance)))
+        found = set(range(len(items or schema.get("prefixItems", ()))))
+        for name in ("contains", "unevaluatedItems"):
+            found |= self._accepted(validator, schema.get(name), enumerate(self._instance))
+        return found
+
+    def _properties(self, validator: Any, schema: Any) -> set[Any]:
+        found = {name for name in schema.get("properties", ()) if name in self._instance}
+        for name in ("additionalProperties", "unevaluatedProperties"):
+            found |= self._accepted(validator, schema.get(name), self._instance.items())
+        for pattern in schema.get("patternProperties", ()):
+            found |= {name for name in self._instance if _found(pattern, name, self._seconds)}
+        for name, part in schema.get("dependentSchemas", {}).items():
+            if name in self._instance:
+                found |= self.by(validator, part)
+        return found
+
+    def _accepted(self, validator: Any, schema: Any, values: Iterable[tuple[Any, Any]]) -> set[Any]:
+        """The places of the values that a schema accepts; none where there is no schema."""
+        if schema is None or schema is False:
+            return set()
+        return {place for place, value in values if schema is True or _accepts(validator, schema, value)}
+
+
+def _accepts(validator: Any, schema: Any, instance: Any) -> bool:
+    return bool(validator.evolve(schema=schema).is_valid(instance))
+
+
+def _resolved(validator: Any, keyword: str, reference: str) -> Any:
+    if keyword == "$recursiveRef":
+        from referencing.jsonschema import lookup_recursive_ref
+
+        return lookup_recursive_ref(validator._resolver)
+    return validator._resolver.lookup(reference)
+
+
 @lru_cache(maxsize=256)
 def _compiled(pattern: str) -> Any:
     import regex
@@ -274,11 +378,13 @@ def _compiled(pattern: str) -> Any:
 
 
 def _found(pattern: str, text: str, seconds: float) -> bool:
-    _watch.check()
+    left = _watch.left(seconds)
     try:
         # Without the interpreter lock: other threads go on meanwhile.
-        return _compiled(pattern).search(text, timeout=seconds, concurrent=True) is not None
+        return _compiled(pattern).search(text, timeout=left, concurrent=True) is not None
     except TimeoutError:
+        if left < seconds:
+            raise _out_of_time() from None
         raise Undecided(f"the pattern {clip(pattern)} did not finish within {seconds:g} s") from None
     except Exception as error:  # what `regex` raises for a bad pattern is not exported as one type
         raise Undecided(f"the pattern {clip(pattern)} cannot be used: {error}") from None

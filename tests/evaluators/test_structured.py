@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 
 import pydantic
 import pytest
 
+from karat import json_schema
 from karat.errors import RequestError
 from karat.evaluators import CannotJudge, ExactMatch, JSONSchemaMatch, JSONValid, SetMatch
+from karat.evaluators._values import NotJSON, UnreadableJSON, parse_json
 
 FENCED = 'Here it is:\n```json\n{"a": 1}\n```\nThat is all.'
+DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
@@ -84,6 +89,34 @@ class TestJSONValid:
             SetMatch().evaluate(outputs=text, reference_outputs=["a"])
         with refuses(CannotJudge):
             ExactMatch().evaluate(outputs=text, reference_outputs={"a": 1})
+
+    @pytest.mark.parametrize(
+        ("text", "problem"),
+        [
+            ("[" * 400 + "]" * 400, None),
+            ("[" * 401 + "]" * 401, UnreadableJSON),
+            ('{"a":' * 3_000 + "1" + "}" * 3_000, UnreadableJSON),
+            ("[" * 20_000 + "]" * 20_000, UnreadableJSON),
+            ("[" * 3_000 + "]" * 3_000 + " x", UnreadableJSON),
+            ("[" * 20_000 + "]" * 20_000 + " x", UnreadableJSON),
+            ("[" * 20 + "]" * 20 + " x" + "[]" * 500, NotJSON),
+            ("[" * 5 + "x" + "[" * 500 + "]" * 505, NotJSON),
+            ("[" * 3_000, NotJSON),
+            ("[" * 20_000, NotJSON),
+            ('["' + "[" * 3_000 + '"]', None),
+        ],
+        ids=range(11),
+    )
+    def test_how_deep_a_text_may_be_does_not_depend_on_the_version_of_python(self, text, problem):
+        with contextlib.nullcontext() if problem is None else pytest.raises(problem):
+            parse_json(text)
+
+    @pytest.mark.parametrize("depth", [100, 300, 399])
+    def test_deep_values_are_compared(self, depth):
+        deep, other = (json.loads("[" * depth + inside + "]" * depth) for inside in ("1", "2"))
+        for given in (deep, json.dumps(deep)):
+            assert ExactMatch().evaluate(outputs=given, reference_outputs=deep).score == 1.0
+            assert ExactMatch().evaluate(outputs=given, reference_outputs=other).score == 0.0
 
     def test_a_path(self, refuses):
         assert JSONValid(path="body").evaluate(outputs={"body": "{}"}).score == 1.0
@@ -245,3 +278,61 @@ def test_a_reference_that_leads_out_of_the_schema_is_named(refuses):
 )
 def test_what_is_wrong_in_words(text, says):
     says(JSONValid().evaluate(outputs=text).comment)
+
+    @pytest.mark.parametrize(
+        ("schema", "value", "score"),
+        [
+            ({"prefixItems": [{}], "unevaluatedItems": False}, [1], 1),
+            ({"prefixItems": [{}], "unevaluatedItems": False}, [1, 2], 0),
+            ({"prefixItems": [{}], "unevaluatedItems": {"type": "string"}}, [1, "a"], 1),
+            ({"contains": {"type": "string"}, "unevaluatedItems": False}, ["a", 1], 0),
+            ({"allOf": [{"prefixItems": [{}, {}]}], "unevaluatedItems": False}, [1, 2], 1),
+            ({"$ref": "#/$defs/a", "$defs": {"a": {"items": {}}}, "unevaluatedItems": False}, [1, 2], 1),
+            ({"if": {"maxItems": 1}, "then": {"items": {}}, "unevaluatedItems": False}, [1], 1),
+            ({"if": {"maxItems": 1}, "else": {"prefixItems": [{}]}, "unevaluatedItems": False}, [1, 2], 0),
+            ({"items": [{}], "unevaluatedItems": False, "$schema": DRAFT_2019}, [1, 2], 0),
+            (
+                {"items": [{}], "additionalItems": {}, "unevaluatedItems": False, "$schema": DRAFT_2019},
+                [1, 2],
+                1,
+            ),
+            ({"items": True, "unevaluatedItems": False, "$schema": DRAFT_2019}, [1, 2], 1),
+            ({"properties": {"a": {}}, "unevaluatedProperties": False}, {"a": 1}, 1),
+            ({"properties": {"a": {}}, "unevaluatedProperties": False}, {"b": 1}, 0),
+            ({"properties": {"a": {}}, "unevaluatedProperties": {"type": "integer"}}, {"b": 1}, 1),
+            ({"anyOf": [{"properties": {"a": {"const": 1}}}], "unevaluatedProperties": False}, {"a": 1}, 1),
+            ({"not": {"properties": {"a": {}}}, "unevaluatedProperties": False}, {}, 0),
+            (
+                {"dependentSchemas": {"a": {"properties": {"b": {}}}}, "unevaluatedProperties": False},
+                {"b": 1},
+                0,
+            ),
+            ({"unevaluatedProperties": False, "patternProperties": {r"^\p{L}+$": {}}}, {"é": 1}, 1),
+            ({"unevaluatedProperties": False, "patternProperties": {r"^\p{L}+$": {}}}, {"1": 1}, 0),
+        ],
+        ids=str,
+    )
+    def test_what_the_schema_does_not_describe(self, schema, value, score):
+        """As the JSON Schema test suite has it; patterns are those of `regex`, which end in time."""
+        assert JSONSchemaMatch(schema).evaluate(outputs=value).score == score
+
+    def test_names_that_are_matched_by_slow_patterns_have_a_time_limit(self):
+        schema = {"unevaluatedProperties": False, "patternProperties": {"^(a|aa)+$": {}}}
+        with pytest.raises(CannotJudge):
+            JSONSchemaMatch(schema, timeout=0.001).evaluate(outputs={"a" * 28 + "!": 1})
+
+    def test_many_slow_patterns_have_one_time_limit(self, monkeypatch):
+        """The limits of single patterns do not add to that of the whole value."""
+        monkeypatch.setattr(json_schema, "SECONDS", 0.2)
+        times = []
+        search = json_schema._found
+
+        def found(pattern, text, seconds):
+            times.append(json_schema._watch.left(seconds))
+            return search(pattern, text, seconds)
+
+        monkeypatch.setattr(json_schema, "_found", found)
+        schema = {"items": {"pattern": "^(a|aa)+$"}}
+        with pytest.raises(CannotJudge):
+            JSONSchemaMatch(schema).evaluate(outputs=["a" * 60 + "!"])
+        assert max(times) <= 0.2

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
 import msgspec
@@ -20,7 +20,7 @@ from karat.errors import CannotJudge, UnsupportedType
 from karat.evaluators._base import Evaluator, Item, ParameterCheck, Paths
 from karat.paths import MISSING, parse
 from karat.records import Result
-from karat.serialization import to_json_value
+from karat.serialization import MAX_DEPTH, is_too_deep, to_json_value
 
 
 class NotJSON(ValueError):
@@ -78,36 +78,53 @@ def _fences(text: str) -> list[str]:
 
 
 def _loads(text: str) -> Any:
+    """The value of a JSON text; how deep it may be does not depend on what this version of Python can read."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         if not text.strip():
             raise NotJSON("it is empty") from None
+        if _may_be_deep(text) and _is_deep(text, error.pos):
+            raise _too_deep() from None
         message = error.msg.removesuffix(" at")  # one of Python's messages ends so
         raise NotJSON(f"{message} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
-        if not _is_balanced(text):
+        if not _is_deep(text, len(text)):
             raise NotJSON("its brackets are not closed") from None
-        raise UnreadableJSON("the text is JSON nested too deeply to be read") from None
+        raise _too_deep() from None
     except NotJSON:
         raise
     except ValueError:  # the limit of Python's own
         raise UnreadableJSON("the text has an integer with too many digits") from None
+    if _may_be_deep(text) and is_too_deep(value):
+        raise _too_deep()
+    return value
+
+
+def _too_deep() -> UnreadableJSON:
+    return UnreadableJSON(f"the text is JSON nested too deeply to be read (more than {MAX_DEPTH} levels)")
+
+
+def _may_be_deep(text: str) -> bool:
+    return text.count("[") + text.count("{") > MAX_DEPTH
 
 
 _STRING_OR_BRACKET = regex.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
 
 
-def _is_balanced(text: str) -> bool:
-    """Whether every bracket outside of a string is closed by its counterpart."""
+def _is_deep(text: str, end: int) -> bool:
+    """Whether every bracket outside of a string is closed, and before `end` more levels are open than may be read."""
     open_brackets: list[str] = []
+    deepest = 0
     for match in _STRING_OR_BRACKET.finditer(text):
         found = match.group()
         if found in "[{":
             open_brackets.append("]" if found == "[" else "}")
+            if match.start() <= end:
+                deepest = max(deepest, len(open_brackets))
         elif found in "]}" and (not open_brackets or open_brackets.pop() != found):
             return False
-    return not open_brackets
+    return not open_brackets and deepest > MAX_DEPTH
 
 
 @functools.lru_cache(maxsize=4)
@@ -274,10 +291,7 @@ def same(a: object, b: object, normalise: Normaliser) -> bool:
         a, b = b, a
     if isinstance(b, str):
         return _same_as_text(a, b, normalise)
-    try:
-        return _same_json(a, b, normalise)
-    except RecursionError:
-        raise CannotJudge("the values are nested too deeply to be compared") from None
+    return _same_json(a, b, normalise)
 
 
 def _same_as_text(value: Any, text: str, normalise: Normaliser) -> bool:
@@ -307,16 +321,39 @@ def _number_in(text: str) -> int | float | None:
 
 
 def _same_json(a: Any, b: Any, normalise: Normaliser) -> bool:
+    """Compare without recursion, whose depth depends on the version of Python and on who asks."""
+    waiting = [(a, b, 0)]
+    while waiting:
+        a, b, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise CannotJudge("the values are nested too deeply to be compared")
+        if isinstance(a, list) and isinstance(b, list):
+            if len(a) != len(b):
+                return False
+            pairs: Iterable[tuple[Any, Any]] = zip(a, b, strict=True)
+        elif isinstance(a, dict) and isinstance(b, dict):
+            if a.keys() != b.keys():
+                return False
+            pairs = ((each, b[key]) for key, each in a.items())
+        elif _same_scalar(a, b, normalise):
+            continue
+        else:
+            return False
+        for x, y in pairs:
+            if isinstance(x, (list, dict)):
+                waiting.append((x, y, depth + 1))
+            elif not _same_scalar(x, y, normalise):
+                return False
+    return True
+
+
+def _same_scalar(a: Any, b: Any, normalise: Normaliser) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         return a == b
     if isinstance(a, str) and isinstance(b, str):
         return a == b or normalise(a) == normalise(b)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(_same_json(x, y, normalise) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same_json(a[key], b[key], normalise) for key in a)
     return a is None and b is None
 
 

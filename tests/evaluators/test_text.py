@@ -128,6 +128,16 @@ class TestExactMatch:
             "predicted": None,
         }
 
+    def test_results_of_equal_texts_share_no_labels(self):
+        items = [
+            {"outputs": text, "reference_outputs": text}
+            for text in ("a", "a", "a" * 79, "é", "a" * 81, "\ud800")
+        ]
+        results = ExactMatch().evaluate_many(items)
+        assert results == [ExactMatch().evaluate(**item) for item in items]
+        assert len({id(result.metadata) for result in results}) == len(items)
+        assert [len(result.metadata) for result in results] == [2, 2, 2, 2, 0, 0]
+
     def test_a_classification_counts_them(self):
         dataset = karat.Dataset.from_examples([("a", "cat"), ("b", "dog"), ("c", "dog")])
         run = karat.run(lambda text: {"a": "cat", "b": "cat", "c": "dog"}[text], dataset, store="memory://")

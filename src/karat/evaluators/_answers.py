@@ -575,6 +575,13 @@ class ChoiceMatch(ReferenceEvaluator[object]):
         return label
 
 
+def shared_count(have: Counter[Any], want: Counter[Any]) -> int:
+    """How many items two sides share, each as often as it occurs in both."""
+    # The smaller side is gone through: an output may be long, and its references many.
+    smaller, larger = (have, want) if len(have) <= len(want) else (want, have)
+    return sum(min(count, larger[item]) for item, count in smaller.items() if item in larger)
+
+
 def f1(shared: int, output: int, reference: int) -> tuple[float, float, float]:
     """Precision, recall and F1 of `shared` items; two empty sides agree fully, one empty side not at all."""
     if output == 0 and reference == 0:
@@ -637,27 +644,53 @@ class SetMatch(ReferenceEvaluator[tuple[object, Counter[Any] | None]]):
         return output, None if items is None else self._count(items)
 
     def judge(self, output: tuple[object, Counter[Any] | None], reference: object) -> Result:
+        return self._compared(output, self._wanted(reference))
+
+    def _best(self, output: object, references: list[Any]) -> Result:
+        """Score every reference in the time of its own length, and describe the best one alone."""
+        prepared = self.prepare(output)
+        wanted = [self._wanted(reference) for reference in references]
+        have = prepared[1]
+        if have is None:
+            return self._among(self._compared(prepared, wanted[0]), references, 0)
+        size = have.total()
+        scores = [self._measures(have, size, want)[self._measure] for want in wanted]
+        at = max(range(len(scores)), key=scores.__getitem__)
+        return self._among(self._compared(prepared, wanted[at]), references, at)
+
+    def _wanted(self, reference: object) -> Counter[Hashable]:
         expected = self._items(reference, "the reference")
         if expected is None:
             raise CannotJudge(f"{self.key}: the reference {clip(reference)} is not a list; {self._hint()}")
+        return self._count(expected)
+
+    def _measures(self, have: Counter[Hashable], size: int, want: Counter[Hashable]) -> dict[str, float]:
+        shared, wanted = shared_count(have, want), want.total()
+        precision, recall, score = f1(shared, size, wanted)
+        exact = float(shared == size == wanted)
+        return {"precision": precision, "recall": recall, "f1": score, "exact": exact}
+
+    def _compared(self, output: tuple[object, Counter[Any] | None], want: Counter[Hashable]) -> Result:
         given, have = output
         if have is None:
             return Result(self.key, 0.0, False, f"the output {clip(given)} is not a list; {self._hint()}")
-        want = self._count(expected)
-        shared = sum((have & want).values())
-        precision, recall, score = f1(shared, sum(have.values()), sum(want.values()))
+        size = have.total()
+        measures = self._measures(have, size, want)
         missing, extra = _shown_items(want - have), _shown_items(have - want)
-        exact = not missing and not extra
-        measures = {"precision": precision, "recall": recall, "f1": score, "exact": float(exact)}
-        comment = (
-            f"{shared} of {sum(want.values())} expected items found; the output has {sum(have.values())}"
-        )
+        comment = f"{shared_count(have, want)} of {want.total()} expected items found; the output has {size}"
         if missing:
             comment += f"; missing: {', '.join(missing[:5])}"
         if extra:
             comment += f"; extra: {', '.join(extra[:5])}"
-        metadata = {"precision": precision, "recall": recall, "f1": score, "missing": missing, "extra": extra}
-        return Result(self.key, measures[self._measure], exact, comment, metadata)
+        exact = bool(measures["exact"])
+        metadata = {name: measures[name] for name in ("precision", "recall", "f1")}
+        return Result(
+            self.key,
+            measures[self._measure],
+            exact,
+            comment,
+            {**metadata, "missing": missing, "extra": extra},
+        )
 
     def _hint(self) -> str:
         return "separator cuts a text into items" if self._separator is None else "it must be text or a list"
@@ -749,9 +782,7 @@ class TokenF1(ReferenceEvaluator[Counter[str] | None]):
         want = self._tokens(reference_text(reference, self.key))
         if output is None:
             return Result(self.key, 0.0, None, "there is no output")
-        # The smaller side is gone through: an output may be long, and its references many.
-        smaller, larger = (output, want) if len(output) <= len(want) else (want, output)
-        shared = sum(min(count, larger[token]) for token, count in smaller.items() if token in larger)
+        shared = shared_count(output, want)
         output_size, reference_size = output.total(), want.total()
         precision, recall, score = f1(shared, output_size, reference_size)
         unit = "character" if self._characters else "word"

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, ClassVar, cast
 
 from karat.errors import CannotJudge, MissingDependency, RequestError, Stopped, clip, plural
+from karat.evaluators._answers import shared_count
 from karat.evaluators._base import Item, ParameterCheck, Paths, codes_in, name_of, register_evaluator
 from karat.evaluators._values import ReferenceEvaluator, reference_text, text_of
 from karat.records import Result
@@ -535,9 +536,12 @@ class Rouge(_NgramEvaluator):
             precision, recall, f_measure = self._by_summary(text, references)
         else:
             words = self._tokenize(text)
-            shared = _shared_in_order if variant == "rougeL" else _shared_ngrams
-            order = 2 if variant == "rouge2" else 1
-            each = [shared(words, self._tokenize(reference), order) for reference in references]
+            if variant == "rougeL":
+                each = [_shared_in_order(words, self._tokenize(reference)) for reference in references]
+            else:
+                order = 2 if variant == "rouge2" else 1
+                have = _ngrams(words, order)  # once for all references
+                each = [_shared(have, _ngrams(self._tokenize(reference), order)) for reference in references]
             precision, recall, f_measure = max(each, key=lambda measured: measured[2])
         metadata = {"precision": precision, "recall": recall, "f1": f_measure}
         score = metadata[self.params["measure"]]
@@ -571,15 +575,16 @@ def _steps(text: str) -> int:
     return sum(1 for _ in _WORDS.finditer(text.lower())) + 8 * (text.count("\n") + 1)
 
 
-def _shared_ngrams(output: list[str], reference: list[str], order: int) -> tuple[float, float, float]:
+def _ngrams(words: list[str], order: int) -> Counter[tuple[str, ...]]:
+    return Counter(zip(*(words[i:] for i in range(order)), strict=False))
+
+
+def _shared(have: Counter[Any], want: Counter[Any]) -> tuple[float, float, float]:
     """Precision, recall and F1 of the n-grams that both have, each as often as it occurs."""
-    have, want = (
-        Counter(zip(*(words[i:] for i in range(order)), strict=False)) for words in (output, reference)
-    )
-    return _measures((have & want).total(), have.total(), want.total())
+    return _measures(shared_count(have, want), have.total(), want.total())
 
 
-def _shared_in_order(output: list[str], reference: list[str], order: int) -> tuple[float, float, float]:
+def _shared_in_order(output: list[str], reference: list[str]) -> tuple[float, float, float]:
     """Precision, recall and F1 of the longest common subsequence of words."""
     from rapidfuzz.distance import LCSseq
 

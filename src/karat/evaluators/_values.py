@@ -478,7 +478,10 @@ class ReferenceEvaluator(Evaluator, Generic[Prepared]):
         prepared = self.prepare(output)
         judged = [self.judge(prepared, reference) for reference in references]
         at = max(range(len(judged)), key=lambda index: judged[index].score or 0.0)
-        best = judged[at]
+        return self._among(judged[at], references, at)
+
+    def _among(self, best: Result, references: list[Any], at: int) -> Result:
+        """The result of the best reference, with its place."""
         return msgspec.structs.replace(
             best,
             comment=f"{best.comment} (the best of {len(references)} references, number {at + 1})",

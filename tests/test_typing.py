@@ -70,7 +70,8 @@ from typing import Any
 
 import karat
 from karat import models
-from karat.evaluators import ExactMatch, register_evaluator
+from karat.aggregators import BaseAggregatorMetric
+from karat.evaluators import ExactMatch, UnitMetricResult, register_evaluator
 from karat.tasks import Context
 
 
@@ -124,6 +125,17 @@ class Translate(karat.Task):
 
     async def call_async(self, example: karat.Example, context: Context) -> str:
         return (await self.model.generate(example.input)).text
+
+
+class Share(BaseAggregatorMetric):
+    def start(self) -> list[bool]:
+        return []
+
+    def add(self, state: list[bool], result: UnitMetricResult | None) -> list[bool]:
+        return [*state, result is not None and result.correct]
+
+    def finish(self, state: list[bool]) -> dict[str, Any]:
+        return {"share": sum(state) / len(state)}
 
 
 rows: list[dict[str, str]] = [{"input": "a", "expected": "A"}]

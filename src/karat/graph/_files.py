@@ -291,7 +291,7 @@ class _Group:
             self.end()
             self._example = example
 
-    def add(self, record: Any) -> None:
+    def add(self, record: dict[str, Any] | None) -> None:
         """An output record; None for one that failed."""
         if self._attempts > 1:
             self._records.append(record)

@@ -127,7 +127,7 @@ class GraphTask(Task):
         except BaseException as error:
             raise failed("output", error) from error
 
-    def storage_error(self, output: Any, error: RequestError) -> BaseException:
+    def storage_error(self, output: object, error: RequestError) -> BaseException:
         """The failure of the node that set the field which cannot be stored, where one alone does."""
         for field, value in output.items() if isinstance(output, dict) else ():
             try:

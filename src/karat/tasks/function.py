@@ -74,7 +74,7 @@ class Task:
         """Return a more precise error for an example that timed out, or None."""
         return None
 
-    def storage_error(self, output: Any, error: RequestError) -> BaseException:
+    def storage_error(self, output: object, error: RequestError) -> BaseException:
         """Return what is recorded for an output that cannot be stored: this error, or a more precise one."""
         return error
 

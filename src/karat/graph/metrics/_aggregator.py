@@ -86,14 +86,14 @@ class BaseAggregatorMetric:
             raise RequestError(f"aggregator metric {self.get_metric_name()!r} has no calculate(results)")
         return []
 
-    def add(self, state: State, result: MetricResult) -> Any:
+    def add(self, state: State, result: Any) -> Any:
         """The state with one result added: a UnitMetricResult, its dict, or None where there is none."""
         unit = unit_result(result)
         if unit is not None:
             state.append(unit)
         return state
 
-    def add_attempts(self, state: State, results: Sequence[MetricResult]) -> Any:
+    def add_attempts(self, state: State, results: Sequence[Any]) -> Any:
         """The state with the results of all attempts at one example added, None for each that is missing.
 
         Override it where attempts at one example are not independent, which an interval has to allow for.
@@ -268,7 +268,7 @@ class MetricAggregator(Aggregator[Any]):
         return out
 
 
-def added(metric: Any, state: State, results: Sequence[MetricResult]) -> Any:
+def added(metric: BaseAggregatorMetric, state: State, results: Sequence[MetricResult]) -> Any:
     """The state of a metric with the results of one example; one without `add_attempts` gets one after the other."""
     if len(results) > 1 and callable(add_attempts := getattr(metric, "add_attempts", None)):
         return add_attempts(state, results)

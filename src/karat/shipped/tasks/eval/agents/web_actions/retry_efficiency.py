@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from karat.graph.metrics import BaseAggregatorMetric, aggregator_metric
+from karat.graph.metrics import BaseAggregatorMetric, UnitMetricResult, aggregator_metric
 
 
 @aggregator_metric("retry_efficiency")
@@ -25,7 +25,7 @@ class RetryEfficiency(BaseAggregatorMetric):
     def start(self) -> dict[str, Any]:
         return {"missions": {}, "of": 0}
 
-    def add(self, state: dict[str, Any], result: Any) -> dict[str, Any]:
+    def add(self, state: dict[str, Any], result: UnitMetricResult | None) -> dict[str, Any]:
         state["of"] += 1
         if result is not None:
             share = max(0.0, 1.0 - self.penalty * result.metadata["retry"]) if result.correct else 0.0

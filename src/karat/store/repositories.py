@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -382,7 +382,7 @@ class Staged(Repository[H, B]):
                 return self._handle(row), decision, held
             new = msgspec.structs.replace(
                 header,
-                id=f"{self._short}-{secrets.token_hex(5)}",
+                id=f"{self._short}-{os.urandom(5).hex()}",
                 replicate=decision.replicate,
                 created=time.time(),
             )
@@ -466,7 +466,7 @@ class Aggregations(Repository[AggregationHeader, Aggregation]):
 
     def add(self, header: AggregationHeader) -> Aggregation:
         """Store an aggregation under a new id; its evaluations and runs are its parents."""
-        header = msgspec.structs.replace(header, id=f"agg-{secrets.token_hex(5)}")
+        header = msgspec.structs.replace(header, id=f"agg-{os.urandom(5).hex()}")
         inserted = self._insert(header, [*header.evaluations, *header.runs], leased=False)
         assert inserted is not None
         self._backend.ensure_readable(inserted[0])

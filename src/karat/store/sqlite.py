@@ -315,6 +315,7 @@ class SqliteBackend(SqlBackend):
         try:
             connection = _connect(_read_only_uri(self.path), uri=True)
             try:
+                connection.execute("PRAGMA cache_size = -256")  # KiB: each page is read once
                 connection.create_function("karat_crc32", -1, crc32, deterministic=True)
                 some = connection.execute(_SOME_ITEM, (number,)).fetchone()
                 item = some[0] if some and type(some[0]) is bytes else b""

@@ -54,7 +54,10 @@ class Validator:
     def iter_errors(self, value: object) -> Iterator[Any]:
         """Yield the violations; `Undecided` and `referencing.exceptions.Unresolvable` may be raised meanwhile."""
         _watch.start(value, SECONDS + self._more)
-        yield from self._validator.iter_errors(value)
+        try:
+            yield from self._validator.iter_errors(value)
+        except (AttributeError, TypeError, KeyError) as error:  # a reference in a form of old drafts
+            raise Undecided(f"the schema cannot be used: {clip(str(error), 120)}") from None
 
 
 class _Watch(threading.local):

@@ -336,3 +336,10 @@ def test_what_is_wrong_in_words(text, says):
         with pytest.raises(CannotJudge):
             JSONSchemaMatch(schema).evaluate(outputs=["a" * 60 + "!"])
         assert max(times) <= 0.2
+
+
+@pytest.mark.parametrize("keyword", ["extends", "items"])
+def test_a_reference_in_a_form_of_old_drafts_is_no_crash(keyword):
+    schema = {"$schema": "http://json-schema.org/draft-03/schema#", keyword: {"$ref": "http://127.0.0.1:1/a"}}
+    with pytest.raises(CannotJudge):
+        JSONSchemaMatch(schema).evaluate(outputs='["x"]' if keyword == "items" else '{"a": 1}')

@@ -63,6 +63,12 @@ def test_the_wrong_kind_of_thing_is_named_with_what_to_do(store: Any, refuses) -
         karat.evaluate(run.dataset, ["exact_match"])  # type: ignore[arg-type]  # on purpose
 
 
+def test_a_run_of_another_store_is_refused_with_both_stores(store: Any, tmp_path: Path, refuses) -> None:
+    run = karat.run(same, DATA, store=store)
+    with karat.open_store(tmp_path / "other.db") as other, refuses(RequestError):
+        karat.evaluate(run, ["exact_match"], store=other)
+
+
 def test_a_prepared_evaluator_is_the_one_that_was_named(store: Any) -> None:
     run = karat.run(same, DATA, store=store)
     named = karat.evaluate(run, {"name": "edit_distance", "params": {"case_sensitive": False}, "key": "near"})

@@ -209,7 +209,12 @@ def handle_of(repository: Repository[Any, H], given: H | str) -> H:
         raise RequestError(f"{id}: {problem}" if isinstance(id, str) else problem)
     try:
         return repository.get(id)
-    except UnknownName:
+    except UnknownName as error:
+        if not isinstance(given, str) and given.store.url != repository.store.url:
+            raise RequestError(
+                f"{id} is in {given.store.url}, not in {repository.store.url}: leave out store=, or copy it there"
+                " with store.copy"
+            ) from error
         if isinstance(given, str):
             for row in repository.store.backend.headers(id_prefix=id):
                 if row.id == id and (row.kind, wanted) in WRONG_KIND:

@@ -235,7 +235,7 @@ class _Check:
         entry, matrix = self.file.task, self.file.matrix
         models = self.given_models or (self._known_models() if self.file.models else [])
         wrong = not self.given_models and any(text.startswith("models") for _, text in self.problems)
-        if entry is None or wrong:
+        if entry is None or (wrong and not models):
             return []
         if not matrix:
             return self._runs_of(entry, self.params, models)

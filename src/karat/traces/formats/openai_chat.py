@@ -63,43 +63,40 @@ def fast_calls(messages: list[Any]) -> tuple[list[str], list[Any]] | None:
         if type(content) is not str and content:
             if not _is_plain(message, _PLAIN_KEYS) or not fast_blocks(role, content, names, arguments):
                 return None
-        elif role in NOT_AGENTS:
-            if (
-                size > 2
-                and not (size == 3 and type(message.get("tool_call_id")) is str)
-                and not _is_plain(message, _PLAIN_KEYS)
-            ):
-                return None
-        elif role != "assistant":
-            return None
-        elif "tool_calls" not in message or (calls := message["tool_calls"]) is None:
-            if (content and not is_prose(content)) or (size > 2 and not _is_searched(message)):
-                return None
-        else:
+        elif role == "assistant":
+            if "tool_calls" not in message or (calls := message["tool_calls"]) is None:
+                if (content and not is_prose(content)) or (size > 2 and not _is_searched(message)):
+                    return None
+                continue
             if type(calls) is not list or (size > 3 and not _is_plain(message, _FAST_KEYS)):
                 return None
             # Beside calls, prose has to be told from texts that hold others, which have a colon.
             if content and (not calls or ":" in content) and not is_prose(content):
                 return None
             for call in calls:
-                # The number of keys tells most calls without another key, which may hold a call.
+                # As above for the fields of a call, of which none but its function or arguments may hold an object.
                 if "function" in call:
-                    if (
-                        len(call) != 3 or type(call["id"]) is not str or type(call["type"]) is not str
-                    ) and not _is_plain_call(call, _FAST_CALL):
+                    function = call["function"]
+                    if len(function) != 2 or (
+                        (len(call) != 3 or call["type"] != "function" or type(call["id"]) is not str)
+                        and not _is_plain_call(call, _FAST_CALL)
+                    ):
                         return None
-                    call = call["function"]
-                    if len(call) > 2:
-                        return None
-                    names.append(call["name"])
-                    arguments.append(call["arguments"])
+                    names.append(function["name"])
+                    arguments.append(function["arguments"])
                 elif (
-                    len(call) != 4 or type(call["id"]) is not str or type(call["type"]) is not str
+                    len(call) != 4 or call["type"] != "tool_call" or type(call["id"]) is not str
                 ) and not _is_plain_call(call, _FAST_BARE):
                     return None
                 else:
                     names.append(call["name"])
                     arguments.append(call["arguments" if "arguments" in call else "args"])
+        elif role not in NOT_AGENTS or (
+            size != 2
+            and (size != 3 or "tool_call_id" not in message or type(message["tool_call_id"]) is not str)
+            and not _is_plain(message, _PLAIN_KEYS)
+        ):
+            return None
     return names, arguments
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from karat.datasets import check_writable, whole_file
+from karat.datasets.writers import guarded, unguarded
 from karat.errors import RequestError
 
 WRITING = """
@@ -184,3 +185,17 @@ def test_a_folder_is_refused(tmp_path):
         write(tmp_path)
     with pytest.raises(RequestError):
         check_writable(tmp_path)
+
+
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff20"])
+@pytest.mark.parametrize("before", ["", "\0", "\x0b", "\x9f", "\ufeff", "\u200b", "'", "''"])
+def test_what_a_spreadsheet_would_execute_is_text_and_can_be_read_back(before, sign):
+    cell = guarded(f"{before}{sign}1+1")
+    assert cell == f"'{before}{sign}1+1"
+    assert unguarded(cell) == f"{before}{sign}1+1"
+
+
+@pytest.mark.parametrize("text", ["", "a=1", " - a list", "'quoted'", "'", "\ufeffa", "\0"])
+def test_other_text_in_a_table_stays_as_it_is(text):
+    assert guarded(text) == text
+    assert unguarded(text) == text

@@ -22,9 +22,11 @@ ANY, TEXT, NUMBER, WHOLE = "any", "text", "number", "whole"
 """Kinds of a column. What may be anything is JSON text in CSV and Parquet, except that CSV keeps a plain text."""
 
 BATCH = 1000
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""How a cell begins that a spreadsheet would execute, in some locales also full-width. An apostrophe before it makes it
-a text."""
+_FORMULA = re.compile(
+    r"'*[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2060\ufeff]*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+)
+"""How a cell begins that a spreadsheet would execute: with a sign, in some locales full-width, behind characters that
+are not shown. An apostrophe makes it text; a cell that has one already gets another, so that each can be read back."""
 
 
 class RecordWriter(Protocol):
@@ -317,7 +319,7 @@ class _Csv:
 
 def guarded(text: str) -> str:
     """The text of a cell, with an apostrophe before it if it begins as a formula does."""
-    return f"'{text}" if text.startswith(FORMULA) else text
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
 def _cell(value: Any, encode_each: Callable[[object], bytes] = encode) -> Any:
@@ -329,7 +331,7 @@ def _cell(value: Any, encode_each: Callable[[object], bytes] = encode) -> Any:
 
 def unguarded(text: str) -> str:
     """The text of a cell that was written with an apostrophe before it, because it begins as a formula does."""
-    return text[1:] if text.startswith("'") and text[1:].startswith(FORMULA) else text
+    return text[1:] if text.startswith("'") and _FORMULA.match(text, 1) else text
 
 
 class _Parquet:

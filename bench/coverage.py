@@ -660,6 +660,100 @@ def many_raters(rng: Rng) -> Design:
     )
 
 
+# Other shapes ------------------------------------------------------------------------------------------------
+
+
+def mixed_scores(rng: Rng) -> Design:
+    """Scores of other shapes: capped lognormal, exponential, ten grades, groups; differences with partial losses."""
+    n, kind = int(rng.choice([15, 25, 40, 100, 200, 250, 400])), int(rng.integers(6))
+    spread, scale, rare = rng.uniform(0.5, 1.5), rng.uniform(0.02, 0.2), 10 ** rng.uniform(-2.3, -0.8)
+    centre, noise = rng.uniform(0.6, 0.95), rng.uniform(0.02, 0.15)
+    chances = rng.dirichlet([0.05, 0.05, 0.1, 0.1, 0.2, 0.3, 0.5, 2.0, 3.0, 1.0])
+    draw = [
+        lambda r, m: 1.0 - np.minimum(1.0, scale * r.lognormal(0.0, spread, m)),
+        lambda r, m: np.minimum(1.0, r.exponential(scale, m)),
+        lambda r, m: r.choice(np.arange(1, 11) / 10, m, p=chances),
+        lambda r, m: np.where(r.random(m) < rare, r.beta(2, 8, m), r.beta(30, 3, m)),
+        lambda r, m: np.where(
+            r.random(m) < rare, r.uniform(0.0, 0.2, m), np.clip(r.normal(centre, noise, m), 0, 1)
+        ),
+        lambda r, m: np.where(r.random(m) < rare, r.random(m), 1.0),
+    ][kind]
+    ties, lost = rng.uniform(0.7, 0.98), rng.uniform(0.05, 1.0)
+
+    def pairs(r: Rng, m: int) -> tuple[np.ndarray, np.ndarray]:
+        first = r.choice([0.5, 0.75, 1.0], m, p=[0.2, 0.3, 0.5])
+        worse = r.random(m) < lost
+        changed = np.where(
+            worse, first * r.choice([0.0, 0.9], m, p=[0.15, 0.85]), np.minimum(1.0, first + 0.1)
+        )
+        return first, np.where(r.random(m) < ties, first, changed)
+
+    many = np.random.default_rng(0)
+    truth = float(draw(many, 1_000_000).mean())
+    first, second = pairs(many, 1_000_000)
+    change = float((second - first).mean())
+
+    def trial(r: Rng) -> list[tuple[Estimate, float]]:
+        found = paired_arrays(*pairs(r, max(20, n)))
+        return [(mean_interval(draw(r, n).tolist()), truth), (found.difference, change)]
+
+    names = ("1 − lognormal", "exponential", "ten grades", "two groups", "rare collapses", "ones, few others")
+    return Design(f"n {n}, {names[kind]}, mean {truth:.2f}; {ties:.2f} ties, {change:+.3f}", trial)
+
+
+def confused_classes(rng: Rng) -> Design:
+    """Macro and weighted F1 where classes are taken for their neighbour, their twin, or the largest, or hardly ever."""
+    k, n, kind = int(rng.integers(3, 11)), int(rng.choice([60, 80, 120, 200, 400])), int(rng.integers(4))
+    shares = np.maximum(rng.dirichlet(np.full(k, rng.uniform(0.4, 2.0))), 3.3 / n)
+    shares /= shares.sum()
+    wrong = np.zeros((k, k))
+    for i in range(k):
+        others = ([i - 1, i + 1], [i ^ 1], [int(shares.argmax())], range(k))[kind]
+        wrong[i, [j for j in others if 0 <= j < k and j != i] or [(i + 1) % k]] = 1.0
+    errors = rng.uniform(0.005, 0.06) if kind == 3 else rng.uniform(0.05, 0.6)
+    table = shares[:, None] * ((1 - errors) * np.eye(k) + errors * wrong / wrong.sum(axis=1, keepdims=True))
+    f1 = 2 * np.diag(table) / (table.sum(axis=0) + table.sum(axis=1))
+    labels = list(range(k))
+
+    def trial(r: Rng) -> list[tuple[Estimate, float]]:
+        found = classification_metrics(labels, r.multinomial(n, table.ravel()).reshape(k, k).tolist())
+        return [(found.macro.f1, float(f1.mean())), (found.weighted.f1, float(f1 @ shares))]
+
+    what = ("neighbours", "twins", "the largest", "any")[kind]
+    return Design(f"n {n}, {k} classes, {errors:.2f} taken for {what}, F1 {f1.mean():.2f}", trial)
+
+
+def uneven_raters(rng: Rng) -> Design:
+    """Kappa, weighted kappas and alpha of two raters with other shares of the classes, one class about 90 %."""
+    n, k, kind = int(rng.choice([20, 30, 40, 50])), int(rng.choice([2, 3, 4])), int(rng.integers(2))
+    shares = np.array([0.9, *np.full(k - 1, 0.1 / (k - 1))])
+    noise, other, leaning = rng.uniform(0.0, 0.1), rng.uniform(0.0, 0.3), rng.uniform(0.1, 0.8)
+    uniform = np.full((k, k), 1.0 / k)
+    one = (1 - noise) * np.eye(k) + noise * uniform if kind else np.eye(k)
+    two = (1 - other) * np.eye(k) + other * uniform
+    if not kind:  # one rater leans to the common class
+        two = (1 - leaning) * np.eye(k) + leaning * (np.arange(k) == 0)
+    table = np.einsum("i,ia,ib->ab", shares, one, two)
+    rows, columns, gap = table.sum(axis=1), table.sum(axis=0), np.abs(np.subtract.outer(range(k), range(k)))
+    mean = (rows + columns) / 2
+    truths = [
+        1 - float((weight * table).sum() / (weight * np.outer(rows, columns)).sum())
+        for weight in (gap > 0, gap, gap**2)
+    ]
+    truths.append(1 - float((1 - np.trace(table)) / (1 - mean @ mean)))
+    labels = list(range(k))
+
+    def trial(r: Rng) -> list[tuple[Estimate, float]]:
+        cells = r.choice(k * k, n, p=table.ravel() / table.sum())
+        a, b = (cells // k).tolist(), (cells % k).tolist()
+        found = [cohen_kappa(a, b, weights, labels=labels) for weights in (None, "linear", "quadratic")]
+        found.append(krippendorff_alpha(list(zip(a, b, strict=True))))
+        return list(zip(found, truths, strict=True))
+
+    return Design(f"n {n}, {k} classes, {('leaning', 'noisy')[kind]}, kappa {truths[0]:.2f}", trial)
+
+
 # The pipeline ------------------------------------------------------------------------------------------------
 
 
@@ -758,6 +852,9 @@ FAMILIES: dict[str, tuple[Callable[[Rng], Design], float]] = {
     "several raters": (many_raters, 0.2),
     "stored comparisons, groups and ranks": (stored_comparisons, 0.1),
     "macro F1 with rare classes": (rare_classes, 1.0),
+    "scores of other shapes": (mixed_scores, 1.0),
+    "confused classes": (confused_classes, 1.0),
+    "uneven raters": (uneven_raters, 0.3),
 }
 """How a family's designs are drawn, and the share of the repeats each gets."""
 

@@ -19,6 +19,7 @@ import karat
 from karat.errors import Aborted, CodeChanged, RequestError, StoreBusy, StoreError
 from karat.records import Failed, Ok
 from karat.tasks import FunctionTask, Task
+from karat.testing import FakeProvider
 
 
 @pytest.fixture
@@ -927,3 +928,26 @@ def test_a_dataset_is_no_run(refuses):
         karat.evaluate(
             karat.Dataset.from_examples([("a", "b")], name="few"), ["exact_match"], store="memory://"
         )
+
+
+def test_a_larger_selection_pays_only_for_what_is_new(store, tmp_path, monkeypatch):
+    """Another selection is another run, whose replies come from the cache."""
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "cache"))
+    with FakeProvider() as server:
+        model = server.spec()
+
+        def ask(number):
+            return karat.models.get(model).generate_sync(f"question {number}").text
+
+        ids = []
+        for options, paid in (
+            ({"limit": 4}, 4),
+            ({}, 12),
+            ({"offset": 2, "limit": 5}, 12),
+            ({"limit": 4}, 12),
+        ):
+            run = karat.run(ask, examples(12), store=store, **options)
+            assert (run.status, server.count) == ("success", paid)
+            ids.append(run.id)
+        assert len(set(ids)) == 3
+        assert ids[0] == ids[-1]

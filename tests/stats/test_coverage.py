@@ -72,6 +72,9 @@ FAMILIES = {
     "several raters": (2, 60),
     "stored comparisons, groups and ranks": (3, 10),
     "macro F1 with rare classes": (6, 150),
+    "scores of other shapes": (3, 50),
+    "confused classes": (5, 120),
+    "uneven raters": (3, 100),
 }
 """How many random designs, and how many data sets for each."""
 

@@ -211,7 +211,7 @@ def test_the_best_list_of_several_is_judged_as_if_alone(measure: str, duplicates
         each = [alone.evaluate(outputs=output, reference_outputs=one) for one in references]
         best = several.evaluate(outputs=output, reference_outputs=references)
         at = best.metadata["reference"]
-        assert best.score == max(one.score for one in each) == each[at].score
+        assert best.score == max(one.score or 0.0 for one in each) == each[at].score
         assert (best.value, best.metadata) == (each[at].value, {**each[at].metadata, "reference": at})
 
 

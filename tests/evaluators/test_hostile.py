@@ -181,6 +181,7 @@ def test_many_long_references_are_bounded_together(name: str, limited: Any) -> N
         ("rouge", {"variant": "rouge1"}),
         ("rouge", {"variant": "rouge2"}),
         ("edit_distance", {}),
+        ("chrf", {}),
     ],
     ids=str,
 )

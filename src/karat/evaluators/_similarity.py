@@ -404,6 +404,10 @@ class Bleu(_NgramEvaluator):
         return Result(self.key, score, score, comment, metadata)
 
 
+MOST_CHRF_WORK = 15_000_000
+"""Characters of the output times references that chrF may compare; it needs 70 ns for each."""
+
+
 @register_evaluator("chrf")
 class Chrf(_NgramEvaluator):
     """chrF of the output against one or, with `any_of`, several references, from 0 to 1 (sacrebleu).
@@ -461,6 +465,12 @@ class Chrf(_NgramEvaluator):
 
     def _score(self, text: str, references: list[str]) -> Result:
         self._check_length(text, references)
+        work = len(text) * len(references)  # the package goes through the output again for each
+        if len(references) > 1 and work > MOST_CHRF_WORK * max(1.0, self._max_length / 100_000):
+            raise CannotJudge(
+                f"{self.key}: {plural(len(references), 'reference')} beside an output of {len(text):,} characters"
+                " take too long to compare: give fewer, or raise max_length"
+            )
         score = min(1.0, self._metric.sentence_score(text, references).score / 100)
         name = "chrF++" if self.params["word_order"] else "chrF"
         return Result(

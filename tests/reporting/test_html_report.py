@@ -155,7 +155,7 @@ def test_a_run_that_nothing_judged_says_what_to_do(tmp_path):
     with karat.open_store(tmp_path / "k.db") as store:
         run = karat.run(lambda text: text, [{"input": "a"}], store=store, progress=False)
         page = check_safe(html_report(store, summarise(store, [run.id])))
-        assert f"karat evaluate {run.id} -e NAME" in page.text
+        assert "call karat.evaluate" in page.text
 
 
 def ten_runs_with_twenty_metrics(store, keys, labels, losses=False):

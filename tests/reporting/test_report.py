@@ -11,7 +11,7 @@ import pytest
 
 import karat
 from karat.analysis.summary import summarise
-from karat.errors import BudgetReached, RequestError
+from karat.errors import BudgetReached, RequestError, for_command_line
 from karat.formatting import Heading, Paragraph, Table, as_markdown, as_text, escape, short_number
 from karat.reporting.html_report import html_report
 from karat.reporting.rendering import render
@@ -113,7 +113,9 @@ def test_an_evaluation_that_nothing_aggregated_has_its_means(store):
 
 def test_a_run_that_nothing_judged_says_what_to_do(store, refuses):
     run = run_at(store, 0.9)
-    assert f"karat evaluate {run.id} -e NAME" in render(summarise(store, [run.id]), "text")
+    assert "karat.evaluate" in render(summarise(store, [run.id]), "text")
+    with for_command_line():
+        assert f"karat evaluate {run.id} -e NAME" in render(summarise(store, [run.id]), "text")
     with refuses(RequestError):
         summarise(store, ["classes"])
 

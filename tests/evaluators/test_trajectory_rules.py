@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from karat.errors import RequestError
 from karat.evaluators import TrajectoryMatchEvaluator, build_evaluator
 from karat.evaluators._base import resolve_evaluator
-from karat.evaluators.trajectory._arguments import without
+from karat.evaluators.trajectory._arguments import FieldsRule, build_check, without
 from karat.evaluators.trajectory._pairing import _pair_out_of_order
 from karat.traces import Step, ToolCall, TraceError, register_format, unregister_format
 
@@ -314,3 +314,45 @@ def test_all_patterns_of_an_evaluation_have_one_limit() -> None:
             outputs=calls, reference_outputs=calls
         )
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "allow_repeats"),
+    [("strict", False), ("unordered", False), ("unordered", True), ("in_order", False), ("superset", False)],
+)
+def test_arguments_with_rules_for_fields_are_taken_apart_once_and_not_for_each_comparison(
+    monkeypatch, mode, allow_repeats
+):
+    count = 80
+    taken_apart = []
+    split = FieldsRule.split
+    monkeypatch.setattr(FieldsRule, "split", lambda self, a: taken_apart.append(1) or split(self, a))
+
+    def calls(shift):
+        numbers = [{f"f{k}": 1.0 + i / 1000 + shift for k in range(5)} for i in range(count)]
+        return [{"name": "t", "arguments": each} for each in numbers]
+
+    rules = {"t": {f"f{k}": {"relative_tolerance": 0.01} for k in range(5)}}
+    evaluator = TrajectoryMatchEvaluator(mode, tool_args_match_overrides=rules, allow_repeats=allow_repeats)
+    assert evaluator.evaluate(outputs=calls(0.5), reference_outputs=calls(0.0)).score == 0.0
+    assert count <= len(taken_apart) <= 8 * count
+
+
+@pytest.mark.parametrize(
+    ("agent", "reference", "matches"),
+    [
+        (20, 19.99, True),
+        (20, 19.98, False),
+        (10**30, 10**30, True),
+        (float("inf"), float("inf"), True),
+        (float("inf"), 1.0, False),
+        (float("nan"), float("nan"), True),
+        (True, 1, False),
+        ("1", 1, False),
+        (None, None, True),
+        ([1], (1,), True),
+    ],
+)
+def test_a_tolerance_is_for_finite_numbers_and_everything_else_has_to_be_equal(agent, reference, matches):
+    rule = FieldsRule({"x": build_check({"tolerance": 0.01})}, "exact")
+    assert rule.matches({"x": agent}, {"x": reference}) is matches

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -125,6 +125,13 @@ class PathsRule:
         return [(path, a, b) for path, a, b in found if not equal(a, b)]
 
 
+class SplitArguments(NamedTuple):
+    """Arguments taken apart by a `FieldsRule`."""
+
+    values: list[Any]
+    others: Any
+
+
 class FieldsRule:
     """A rule for each of some fields; all other arguments are compared in one mode."""
 
@@ -136,11 +143,24 @@ class FieldsRule:
 
     def matches(self, agent: object, reference: object) -> bool:
         """Whether every field passes its rule and the rest matches."""
+        return self.compare(self.split(agent), self.split(reference))
+
+    def split(self, arguments: object) -> Malformed | SplitArguments:
+        """The values of the fields as their checks read them, and the rest: taken apart once for many comparisons."""
+        if isinstance(arguments, Malformed):
+            return arguments
+        found = [(find(arguments, path), check.read) for path, check in self.fields.items()]
+        values = [value if value is MISSING or read is None else read(value) for value, read in found]
+        return SplitArguments(values, self._others(arguments))
+
+    def compare(self, agent: Malformed | SplitArguments, reference: Malformed | SplitArguments) -> bool:
+        """Whether arguments that are taken apart match."""
         if isinstance(agent, Malformed) or isinstance(reference, Malformed):
             return bool(agent == reference)
-        if not self.base.matches(self._others(agent), self._others(reference)):
+        if not self.base.matches(agent.others, reference.others):
             return False
-        return not any(self._fails(path, agent, reference) for path in self.fields)
+        fields = zip(self.fields.values(), agent.values, reference.values, strict=True)
+        return not any(self._fails(check, a, b) for check, a, b in fields)
 
     def key(self, arguments: object) -> Hashable | None:
         """None: a tolerance has no classes."""
@@ -154,10 +174,13 @@ class FieldsRule:
 
     def differences(self, agent: object, reference: object) -> list[Difference]:
         """The fields that fail, and what differs in the rest."""
+        mine, theirs = self.split(agent), self.split(reference)
+        if isinstance(mine, Malformed) or isinstance(theirs, Malformed):
+            return self.base.differences(agent, reference)
         found = [
             (path, find(agent, path), find(reference, path))
-            for path in self.fields
-            if self._fails(path, agent, reference)
+            for (path, check), a, b in zip(self.fields.items(), mine.values, theirs.values, strict=True)
+            if self._fails(check, a, b)
         ]
         return found + self.base.differences(self._others(agent), self._others(reference))
 
@@ -166,9 +189,8 @@ class FieldsRule:
             arguments = without(arguments, path)
         return arguments
 
-    def _fails(self, path: str, agent: Any, reference: Any) -> bool:
-        a, b = find(agent, path), find(reference, path)
-        check, mode = self.fields[path], self.base.mode
+    def _fails(self, check: FieldCheck, a: Any, b: Any) -> bool:
+        mode = self.base.mode
         if check.always or (a is MISSING and b is MISSING and not check.agent_only):
             return False
         if a is MISSING:
@@ -211,6 +233,17 @@ class CallableRule:
     def differences(self, agent: object, reference: object) -> list[Difference]:
         """The arguments as a whole: the function does not say which part it minds."""
         return [] if self.matches(agent, reference) else [("", agent, reference)]
+
+
+def comparing(rule: Rule) -> tuple[Callable[[Any], Any], Callable[[Any, Any], bool]]:
+    """What to do once with each of many arguments, and with each pair of what that gives."""
+    if isinstance(rule, FieldsRule):
+        return rule.split, rule.compare
+    return _unchanged, rule.matches
+
+
+def _unchanged(arguments: object) -> object:
+    return arguments
 
 
 def without(arguments: object, path: str) -> Any:
@@ -363,6 +396,8 @@ class FieldCheck(msgspec.Struct, frozen=True):
     """How one field is judged."""
 
     test: Callable[[Any, Any], bool]
+    read: Callable[[Any], Any] | None = None
+    """What to make of each value before values are compared."""
     always: bool = False
     """Any value will do, also none."""
     agent_only: bool = False
@@ -397,7 +432,7 @@ def build_check(rule: object) -> FieldCheck:
         if len(rule) > 1:
             raise ValueError("ignore_case is for texts, a tolerance for numbers: give one of them")
         return FieldCheck(_same_folded if rule["ignore_case"] else equal)
-    return FieldCheck(_within(rule.get("tolerance", 0.0), rule.get("relative_tolerance", 0.0)))
+    return FieldCheck(_within(rule.get("tolerance", 0.0), rule.get("relative_tolerance", 0.0)), _number)
 
 
 def _by_function(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool]:
@@ -416,15 +451,28 @@ def _within(absolute: Any, relative: Any) -> Callable[[Any, Any], bool]:
             raise ValueError(f"a tolerance must be a number, 0 or more, not {bound!r}")
     least, share = _decimal(absolute), _decimal(relative)
 
-    def test(a: Any, b: Any) -> bool:
-        if equal(a, b) or not (_is_number(a) and _is_number(b)):
-            return equal(a, b)
-        x, y = _decimal(a), _decimal(b)
-        if not (x.is_finite() and y.is_finite()):
-            return False
-        return abs(x - y) <= max(least, share * max(abs(x), abs(y)))
+    def test(a: _Number | Any, b: _Number | Any) -> bool:
+        if type(a) is not _Number or type(b) is not _Number:
+            return equal(*(each.value if type(each) is _Number else each for each in (a, b)))
+        return abs(a.exact - b.exact) <= max(least, share * max(a.size, b.size))
 
     return test
+
+
+class _Number(NamedTuple):
+    """A finite number, the same as a decimal, and its absolute value."""
+
+    value: float
+    exact: Decimal
+    size: Decimal
+
+
+def _number(value: Any) -> Any:
+    """A finite number as it is compared with a tolerance; any other value as it is."""
+    if not _is_number(value):
+        return value
+    exact = _decimal(value)
+    return _Number(value, exact, abs(exact)) if exact.is_finite() else value
 
 
 def _decimal(number: float) -> Decimal:

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from karat.evaluators.trajectory._arguments import Difference, FieldsRule, ModeRule, Rule
+from karat.evaluators.trajectory._arguments import Difference, FieldsRule, ModeRule, Rule, comparing
 from karat.evaluators.trajectory._calls import Calls, encoded
 from karat.evaluators.trajectory._values import contains, leaf_keys
 from karat.traces import TraceError
@@ -604,11 +604,13 @@ def _pair_compared(
     pairs: Pairs,
 ) -> None:
     wanted = [reference.arguments(position) for position in references]
-    likely = candidates(rule, wanted)
-    edges = [
-        [j for j in row if rule.matches(agent.arguments(position), wanted[j])]
-        for position, row in zip(agents, _rows(likely, agent, agents), strict=True)
-    ]
+    rows = _rows(candidates(rule, wanted), agent, agents)
+    read, compare = comparing(rule)
+    wanted = [read(each) for each in wanted]
+    edges = []
+    for position, row in zip(agents, rows, strict=True):
+        given = read(agent.arguments(position))
+        edges.append([j for j in row if compare(given, wanted[j])])
     if max(map(len, edges)) <= 1:
         chosen = [row[0] for row in edges if row]
         if len(set(chosen)) == len(chosen):
@@ -938,11 +940,13 @@ def _masks(
                 masks[position - first] = known.get(key, 0)
             continue
         wanted = [want[position] for position in theirs]
-        likely = candidates(rule, wanted)
-        for position, row in zip(mine, _rows(likely, agent, mine), strict=True):
-            given = have[position]
+        rows = _rows(candidates(rule, wanted), agent, mine)
+        read, compare = comparing(rule)
+        wanted = [read(each) for each in wanted]
+        for position, row in zip(mine, rows, strict=True):
+            given = read(have[position])
             masks[position - first] = sum(
-                1 << theirs[j] - first_wanted for j in row if rule.matches(given, wanted[j])
+                1 << theirs[j] - first_wanted for j in row if compare(given, wanted[j])
             )
     return masks
 

@@ -27,6 +27,7 @@ from karat.evaluators.trajectory._arguments import (
     ModeRule,
     Rule,
     build_rule,
+    comparing,
     override_codes,
     start_patterns,
 )
@@ -286,6 +287,7 @@ class TrajectoryMatchEvaluator(Evaluator):
         """Return the extra calls that match a call of the reference."""
         theirs = by_name(reference, range(len(reference)))
         keys: dict[str, set[Any]] = {}
+        wanted: dict[str, list[Any]] = {}
         budget = ComparisonLimit()
         out = []
         for i in extra:
@@ -301,7 +303,11 @@ class TrajectoryMatchEvaluator(Evaluator):
                     out += [i] if key in keys[name] else []
                     continue
             budget.spend(len(theirs[name]))
-            if any(rule.matches(given, reference.arguments(j)) for j in theirs[name]):
+            read, compare = comparing(rule)
+            if name not in wanted:
+                wanted[name] = [read(reference.arguments(j)) for j in theirs[name]]
+            given = read(given)
+            if any(compare(given, other) for other in wanted[name]):
                 out.append(i)
         return out
 

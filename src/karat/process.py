@@ -21,12 +21,11 @@ _working = 0
 _before = gc.get_threshold()
 
 
-@contextmanager
-def ending_signals() -> Iterator[None]:
-    """While entered, SIGTERM and SIGHUP act like Ctrl-C: finished items are stored, and the same command continues.
+def catch_ending_signals() -> dict[int, Any]:
+    """Let SIGTERM and SIGHUP act like Ctrl-C: finished items are stored, and the same command continues.
 
     Only in the main thread, and only in place of the default action: SIGHUP stays ignored under nohup, and a handler
-    that the program has installed stays.
+    that the program has installed stays. Return the handlers that were replaced.
     """
     replaced: dict[int, Any] = {}
     for name in ("SIGTERM", "SIGHUP"):
@@ -34,6 +33,13 @@ def ending_signals() -> Iterator[None]:
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:
             with suppress(ValueError):  # not the main thread
                 replaced[number] = signal.signal(number, _interrupt)
+    return replaced
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """While entered, SIGTERM and SIGHUP act like Ctrl-C."""
+    replaced = catch_ending_signals()
     try:
         yield
     finally:

@@ -34,16 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         return _exit_code(list(argv))
     try:
-        from karat.process import ending_signals
+        from karat.process import catch_ending_signals
 
         sys.unraisablehook = _unraisable
-        with ending_signals():
-            try:
-                code = _exit_code(sys.argv[1:])
-            except KeyboardInterrupt:
-                code = INTERRUPTED
-            if code == INTERRUPTED:
-                _end_process(code)
+        # Until the process has ended: a signal after the handlers were restored would kill it.
+        catch_ending_signals()
+        try:
+            code = _exit_code(sys.argv[1:])
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        if code == INTERRUPTED:
+            _end_process(code)
     except KeyboardInterrupt:
         _end_process(INTERRUPTED)
     return code
@@ -154,9 +155,8 @@ PATIENCE_SECONDS = 2.0
 
 def _end_process(code: int) -> NoReturn:
     """End this process without waiting for threads and tasks that ignore cancellation, or for further signals."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    while not _signals_are_ignored():
+        pass
     import atexit
     import threading
 
@@ -166,3 +166,14 @@ def _end_process(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _signals_are_ignored() -> bool:
+    """Ignore the signals that end a process; False where one that came before interrupted this."""
+    try:
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
+    except KeyboardInterrupt:
+        return False
+    return True

@@ -330,5 +330,5 @@ def test_further_signals_do_not_change_the_exit_code(slow: Path, name: str):
             break
     while process.poll() is None:
         process.send_signal(getattr(signal, name))
-    process.communicate(timeout=30)
-    assert process.returncode == 130
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err

@@ -10,6 +10,7 @@ import errno
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Until the process has ended: a signal after the handlers were restored would kill it.
         catch_ending_signals()
         try:
-            code = _exit_code(sys.argv[1:])
+            code = _exit_code(sys.argv[1:], ends_process=True)
         except KeyboardInterrupt:
             code = INTERRUPTED
         if code == INTERRUPTED:
@@ -58,7 +59,7 @@ def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
     sys.__unraisablehook__(unraisable)
 
 
-def _exit_code(given: list[str]) -> int:
+def _exit_code(given: list[str], ends_process: bool = False) -> int:
     from karat.cli.terminal import Terminal
     from karat.errors import Aborted, KaratError, RequestError, Stopped, for_command_line
 
@@ -68,15 +69,15 @@ def _exit_code(given: list[str]) -> int:
             return _run(given, terminal)
     except KaratError as error:
         if _was_interrupted(error):
-            return _interrupted(given, terminal)
+            return _interrupted(given, terminal, ends_process)
         resumable = isinstance(error, (Aborted, Stopped))
         terminal.fail(error, _same_command(given) if resumable else None, new="--new" in given)
         return error.exit_code
     except KeyboardInterrupt:
-        return _interrupted(given, terminal)
+        return _interrupted(given, terminal, ends_process)
     except Exception as error:
         if _was_interrupted(error):
-            return _interrupted(given, terminal)
+            return _interrupted(given, terminal, ends_process)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             terminal.fail(RequestError(f"the name of a file is too long: {error.filename}"))
             return RequestError.exit_code
@@ -101,7 +102,9 @@ def _was_interrupted(error: BaseException | None) -> bool:
     return False
 
 
-def _interrupted(given: list[str], terminal: Terminal) -> int:
+def _interrupted(given: list[str], terminal: Terminal, ends_process: bool) -> int:
+    if ends_process:
+        _ignore_signals()  # the stage is over: what follows is short, and an exception in it could go anywhere
     try:
         command = _same_command(given)
     except Exception:  # an interrupted import leaves modules behind that cannot be imported again
@@ -155,8 +158,7 @@ PATIENCE_SECONDS = 2.0
 
 def _end_process(code: int) -> NoReturn:
     """End this process without waiting for threads and tasks that ignore cancellation, or for further signals."""
-    while not _signals_are_ignored():
-        pass
+    _ignore_signals()
     import atexit
     import threading
 
@@ -168,12 +170,11 @@ def _end_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _signals_are_ignored() -> bool:
-    """Ignore the signals that end a process; False where one that came before interrupted this."""
-    try:
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), signal.SIG_IGN)
-    except KeyboardInterrupt:
-        return False
-    return True
+def _ignore_signals() -> None:
+    """Ignore the signals that end a process; one that came before may interrupt this, so it is tried again."""
+    for _ in range(10):
+        with suppress(KeyboardInterrupt):
+            for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+                if hasattr(signal, name):
+                    signal.signal(getattr(signal, name), signal.SIG_IGN)
+            return

@@ -23,8 +23,8 @@ from karat.memory._system import (
     parse_time,
     turn_text,
 )
-from karat.memory.systems import _model
 from karat.memory.systems._libraries import LibraryMemory, require, required_model
+from karat.memory.systems._turns import identity
 from karat.serialization import storable
 
 GROUP = "karat"
@@ -70,7 +70,7 @@ class Graphiti(LibraryMemory):
 
     def configuration(self) -> Any:
         return {
-            "model": _model.identity(self._model),
+            "model": identity(self._model),
             "embedder": self._embedder.spec,
             "batch_turns": self.batch_turns,
         }

@@ -16,9 +16,8 @@ from karat import paths
 from karat.errors import DataError, RequestError
 from karat.memory import memory_systems
 from karat.memory._system import Capabilities, Retrieval, RetrievedMemory, StoredMemory, Turn, turn_text
-from karat.memory.systems import _model
 from karat.memory.systems._libraries import Ids, LibraryMemory, reproducible, require, required_model
-from karat.memory.systems._turns import check_whole
+from karat.memory.systems._turns import check_whole, identity
 from karat.registry import load_object
 from karat.serialization import prepared, storable
 
@@ -231,7 +230,7 @@ class LangMem(_StoreMemory):
 
     def configuration(self) -> Any:
         return {
-            "model": _model.identity(self._model),
+            "model": identity(self._model),
             "embedder": self._embedder.spec,
             "batch_turns": self.batch_turns,
             "query_limit": self.query_limit,

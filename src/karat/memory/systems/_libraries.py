@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from karat.errors import MissingDependency, RequestError
 from karat.memory._system import MemorySystem, Turn
 from karat.memory.systems._search import EMBEDDER, VectorIndex
-from karat.memory.systems._turns import check_whole
+from karat.memory.systems._turns import check_whole, model_of
 
 if TYPE_CHECKING:
     from karat.models import Model
@@ -81,13 +81,12 @@ def required_model(system: str, spec: object) -> Model:
     """The model that extracts memories: the one named, else the default of `karat.models`."""
     from karat import models
 
-    if spec is not None and not isinstance(spec, (str, models.Model)):
-        raise RequestError(f"{system}: model is {spec!r}: it must be the name of a model")
+    named = model_of(system, spec)
+    if named is not None:
+        return named
     try:
-        return models.get(spec)
+        return models.get()
     except RequestError as error:
-        if spec is not None:
-            raise
         raise RequestError(
             f"{system} needs a model that extracts memories: set its parameter model, or KARAT_MODEL ({error})"
         ) from error

@@ -27,9 +27,8 @@ from karat.memory._system import (
     time_text,
     turn_text,
 )
-from karat.memory.systems import _model
 from karat.memory.systems._libraries import Ids, LibraryMemory, reproducible, require, required_model
-from karat.memory.systems._turns import check_share
+from karat.memory.systems._turns import check_share, identity
 from karat.serialization import storable
 
 USER = "user"
@@ -77,7 +76,7 @@ class Mem0(LibraryMemory):
 
     def configuration(self) -> Any:
         return {
-            "model": _model.identity(self._model),
+            "model": identity(self._model),
             "embedder": self._embedder.spec,
             "infer": self.infer,
             "threshold": self.threshold,

@@ -1,10 +1,10 @@
-"""What the built-in systems share: a list of memories, one for each turn, that is saved as one JSON file."""
+"""What built-in systems share: a list of memories, one for each turn, saved as one JSON file; and settings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ from karat.memory._system import (
     turn_text,
 )
 from karat.serialization import prepared, storable
+
+if TYPE_CHECKING:
+    from karat.models import Model
 
 FILE = "memory.json"
 BUNDLE = "karat:bundle"
@@ -190,3 +193,19 @@ def check_share(system: str, name: str, value: object, least: float = 0.0) -> fl
 def best_first(scores: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
     """Positions by descending score; equal scores keep the order of the dialogue."""
     return sorted(scores, key=lambda each: (-each[1], each[0]))
+
+
+def model_of(system: str, spec: object) -> Model | None:
+    """The model that a system is configured with; None without one."""
+    if spec is None:
+        return None
+    from karat import models
+
+    if not isinstance(spec, (str, models.Model)):
+        raise RequestError(f"{system}: model is {spec!r}: it must be the name of a model")
+    return models.get(spec)
+
+
+def identity(model: Model | None) -> Mapping[str, Any] | None:
+    """A model as part of a system's configuration."""
+    return None if model is None else model.identity()

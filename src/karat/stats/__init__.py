@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from karat.stats._exact import exact_sum as exact_sum
     from karat.stats._means import MeanState as MeanState
     from karat.stats._means import mean_interval as mean_interval
+    from karat.stats._means import proportion as proportion
     from karat.stats._paired import PairedComparison as PairedComparison
     from karat.stats._paired import PairedTest as PairedTest
     from karat.stats._paired import holm as holm
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from karat.stats._prediction_powered import ppi as ppi
     from karat.stats._proportions import clopper_pearson as clopper_pearson
     from karat.stats._proportions import missing_bounds as missing_bounds
-    from karat.stats._proportions import proportion as proportion
     from karat.stats._proportions import share as share
     from karat.stats._proportions import wilson as wilson
     from karat.stats._proportions import with_bounds as with_bounds
@@ -56,10 +56,10 @@ else:
             "percent_agreement",
             "_classification": "ClassMetrics Classification ConfusionState classification_metrics",
             "_exact": "ExactSum exact_sum",
-            "_means": "MeanState mean_interval",
+            "_means": "MeanState mean_interval proportion",
             "_paired": "PairedComparison PairedTest holm mcnemar newcombe paired smallest_effect tango",
             "_prediction_powered": "ppi",
-            "_proportions": "clopper_pearson missing_bounds proportion share wilson with_bounds",
+            "_proportions": "clopper_pearson missing_bounds share wilson with_bounds",
             "_ratings": "BradleyTerry RankedRun bradley_terry elo",
             "_resampling": "bootstrap permutation",
             "_validation": "StatisticsError",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from karat.records import Estimate
-from karat.stats._proportions import proportion
+from karat.stats._means import proportion
 from karat.stats._resampling import dirichlet_limits
 from karat.stats._validation import (
     MOST_RESAMPLES,

@@ -589,3 +589,18 @@ def mean_interval(
     interval, with the reason in the metadata. The design effect is in the metadata.
     """
     return state_of(values, clusters).estimate(confidence, of=of, bounds=bounds)
+
+
+def proportion(
+    values: Numbers | Sequence[bool],
+    clusters: Iterable[Hashable] | None = None,
+    confidence: float = 0.95,
+    *,
+    of: int | None = None,
+) -> Estimate:
+    """The share of true values (True/False or 1/0) with the interval of `share`, clustered if clusters are given.
+
+    Clustered, the interval is that of a bounded mean (see `MeanState.estimate`). For a share whose counts are known,
+    `share(successes, n)` is shorter.
+    """
+    return state_of(values, clusters).proportion(confidence, of=of)

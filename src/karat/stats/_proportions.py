@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from karat.records import Estimate
 from karat.stats._distributions import beta_quantile, critical
 from karat.stats._validation import StatisticsError, check_confidence, count, finite, items_of
-
-if TYPE_CHECKING:
-    from karat.stats._validation import Numbers
-
 
 # Bounds on an estimate when items are missing: the worst and the best case.
 
@@ -164,20 +159,3 @@ def share_limits(successes: float, n: float, confidence: float) -> tuple[float, 
         return wilson_limits(successes / n, n, critical(confidence))
     shift = _SHIFT * min(1.0, max(0.0, (rare - _FEW) / (_SEVERAL - _FEW)))
     return exact_limits(successes, n, confidence, shift)
-
-
-def proportion(
-    values: Numbers | Sequence[bool],
-    clusters: Iterable[Hashable] | None = None,
-    confidence: float = 0.95,
-    *,
-    of: int | None = None,
-) -> Estimate:
-    """The share of true values (True/False or 1/0) with the interval of `share`, clustered if clusters are given.
-
-    Clustered, the interval is that of a bounded mean (see `MeanState.estimate`). For a share whose counts are known,
-    `share(successes, n)` is shorter.
-    """
-    from karat.stats._means import state_of
-
-    return state_of(values, clusters).proportion(confidence, of=of)

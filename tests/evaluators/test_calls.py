@@ -14,8 +14,8 @@ from karat.evaluators import RedundantCallsEvaluator, TrajectoryMatchEvaluator
 from karat.evaluators.trajectory import _calls
 from karat.evaluators.trajectory._arguments import MODES, ArgumentMode, Malformed, ModeRule
 from karat.evaluators.trajectory._calls import Calls, fast_calls, read_calls, storable
+from karat.evaluators.trajectory._equality import canonical, equal
 from karat.evaluators.trajectory._pairing import align
-from karat.evaluators.trajectory._values import canonical, equal
 from karat.traces import TraceError, normalize
 from karat.traces._literals import read_arguments
 

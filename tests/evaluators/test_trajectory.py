@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from karat.errors import RequestError
 from karat.evaluators import TrajectoryMatchEvaluator, build_evaluator
+from karat.evaluators.trajectory._equality import canonical, contains, equal
 from karat.evaluators.trajectory._pairing import maximum_matching
-from karat.evaluators.trajectory._values import canonical, contains, equal
 from karat.records import FORMAT, Call, Ok, Output
 from karat.traces import TraceError
 
@@ -298,7 +298,7 @@ class TestOptions:
 
     def test_params_are_json(self) -> None:
         evaluator = TrajectoryMatchEvaluator(tool_args_match_overrides={"f": equal, "g": {"x": contains}})
-        assert "_values.equal" in msgspec.json.encode(evaluator.configuration()).decode()
+        assert "_equality.equal" in msgspec.json.encode(evaluator.configuration()).decode()
 
 
 class TestWhatIsSaid:

@@ -27,7 +27,7 @@ from karat.evaluators._values import (
     text_of,
     value_at,
 )
-from karat.evaluators.trajectory._values import with_integers
+from karat.evaluators.trajectory._equality import with_integers
 from karat.records import Result
 
 EXACT = decimal.Context(prec=500_000, Emax=999_999, Emin=-999_999, traps=[])

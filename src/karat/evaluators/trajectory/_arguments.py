@@ -17,7 +17,7 @@ import msgspec
 
 from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.evaluators._base import code_of, codes_in
-from karat.evaluators.trajectory._values import ATOMS, are_alike, canonical, contains, equal
+from karat.evaluators.trajectory._equality import ATOMS, are_alike, canonical, contains, equal
 from karat.paths import MISSING, find
 from karat.registry import load_object
 from karat.traces import TraceError

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from karat.evaluators.trajectory._arguments import Malformed
-from karat.evaluators.trajectory._values import canonical
+from karat.evaluators.trajectory._equality import canonical
 from karat.records import Output
 from karat.traces import TraceError, Trajectory, normalize
 from karat.traces._calls import is_bare_call

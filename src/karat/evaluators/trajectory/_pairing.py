@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from karat.evaluators.trajectory._arguments import Difference, FieldsRule, ModeRule, Rule, comparing
 from karat.evaluators.trajectory._calls import Calls, encoded
-from karat.evaluators.trajectory._values import contains, leaf_keys
+from karat.evaluators.trajectory._equality import contains, leaf_keys
 from karat.traces import TraceError
 
 RuleOf = Callable[[str], Rule]

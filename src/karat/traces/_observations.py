@@ -105,7 +105,8 @@ class _Story:
                 yield self._emit(part, key)
             elif not self._is_known(part, key):
                 reason = "a repeated message, written differently"
-                yield Unused(f"{observation.where}.input", reason, part.to_dict(), harmless=True)
+                place = f"{observation.where}.input"
+                yield Unused(place, reason, part.to_dict(), harmless=True, repeats=True)
         for part in observation.output:
             if isinstance(part, Unused):
                 yield _at(part, observation, "output")
@@ -124,7 +125,7 @@ class _Story:
             yield step
         elif call.arguments and not _same(asked, call):
             reason = "the call that was run differs from the one that was asked for"
-            yield Unused(observation.where, reason, call.to_dict(), harmless=True)
+            yield Unused(observation.where, reason, call.to_dict(), harmless=True, reviewed=True)
         if observation.result is not None:
             identity = (asked or call).id or observation.result.call_id
             result = msgspec.structs.replace(observation.result, call_id=identity)

@@ -2,7 +2,8 @@
 
 Every value of a trace ends up in a step's calls, in its content or extra fields, or among the unused parts. So what
 looks like a call outside the steps' calls was not read. It is accepted only where it repeats a call that was, as many
-frameworks write calls twice. Anything else is refused, because an evaluator would count it as absent.
+frameworks write calls twice: by its id, or without one where frameworks repeat calls (`_Known`). Anything else is
+refused, because an evaluator would count it as absent.
 
 The document itself is searched too, except for the arguments and the results of the calls that were read: a reader that
 leaves out a part of it can lose no call.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -252,17 +253,19 @@ _WORDS = frozenset(("auto", "none", "required", "any", ""))
 
 def check_calls(steps: list[Step], unused: list[Unused], document: Any = None) -> None:
     """Raise a TraceError where a part that looks like a tool call is not one of the steps' calls and repeats none."""
-    places = [place for place in _places(steps, unused) if place[0] is not None]
-    read: dict[int, Any] = {}
-    if isinstance(document, (dict, list, tuple)):
-        places.append((document, "the trace", False))
-        read = _read_parts(steps, unused)
-    if not places:
-        return
-    known = _Known(call for step in steps for call in step.tool_calls)
-    for value, where, item in places:
+    calls = [call for step in steps for call in step.tool_calls]
+    known: _Known | None = None
+    for value, where, item, scope in _all_places(steps, unused, calls, document):
+        if value is None:
+            continue
+        known = known or _Known(calls)
+        known.repeated_here(calls if scope is None else scope)
         is_document = value is document
-        found = _find(value, known, where, item, read if is_document else {}, is_document)
+        found = _find(
+            value, known, where, item, _read_parts(steps, unused) if is_document else {}, is_document
+        )
+        if found is None and not is_document:
+            found = known.too_many(where, whole=scope is None)
         if found is not None:
             place, reason = found
             raise TraceError(
@@ -284,57 +287,80 @@ def _read_parts(steps: list[Step], unused: list[Unused]) -> dict[int, Any]:
     return {id(value): value for value in values if isinstance(value, (dict, list, tuple))}
 
 
-def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str, bool]]:
-    """Yield the values in which an unread call may hide, with their place, and whether each is an unknown item."""
+def _all_places(
+    steps: list[Step], unused: list[Unused], calls: list[ToolCall], document: Any
+) -> Iterator[tuple[Any, str, bool, list[ToolCall] | None]]:
+    """Yield the values in which an unread call may hide, with their place, and whether each is an unknown item.
+
+    Last, the calls that may be repeated there without an id: those of the same message; of those before, in a result.
+    None stands for all of them together, in metadata beside the messages.
+    """
+    made = 0
     for position, step in enumerate(steps):
-        content, is_agent = step.content, step.role not in NOT_AGENTS
-        if isinstance(content, str) and is_agent:
-            if may_be_blocks(content):
-                blocks, place = (
-                    _blocks_in(content),
-                    f"step {position + 1} ({step.role}), content as JSON text",
-                )
-                yield blocks, place, False
-                yield from _written_calls(blocks, place, step)
-            if may_hold_calls(content) and not _is_call_text(step):
-                following = steps[position + 1] if position + 1 < len(steps) else None
-                yield from _in_text(content, f"step {position + 1} ({step.role}), content", step, following)
-        for at, call in enumerate(step.tool_calls):
-            if call.extra:
-                others = _without_kinds(call.extra)
-                place = f"step {position + 1} ({step.role}), tool_calls[{at}]"
-                yield others, place, False
-                if is_agent:
-                    yield from _written_calls(others, place, step)
-                for key in ("function", "custom"):
-                    if isinstance(plain(call.extra.get(key)), dict):
-                        yield {"tool_calls": [{key: call.extra[key]}]}, place, False
-        if not step.extra and type(content) in (str, type(None)):
-            continue
-        where = f"step {position + 1} ({step.role})"
-        if step.tool_result is None and not isinstance(content, str):
-            yield content, f"{where}, content", False
-            if is_agent:
-                yield from _untyped_blocks(content, f"{where}, content")
-                yield from _written_calls(content, f"{where}, content", step)
-        if step.extra:
-            # The kind of a step with calls (`mcp_call`) is that of a call that was read.
-            yield (_without_kinds(step.extra) if step.tool_calls else step.extra), where, False
-            others = {k: v for k, v in step.extra.items() if not _is_metadata(_letters(k))}
-            is_said = is_agent and step.tool_result is None
-            yield from _written_calls(others, where, step, read=not is_said)
-            if is_said and not step.tool_calls:
-                inside = plain(step.extra.get("extra"))  # mini-swe-agent has them one level deeper
-                for fields in (step.extra, inside if isinstance(inside, dict) else {}):
-                    for key in _MESSAGE_ACTIONS:
-                        # The `actions` of ADK's events are an object of changes to the state.
-                        if fields.get(key) and (isinstance(fields[key], (str, list)) or key == "action"):
-                            yield {"tool_calls": [{"text": fields[key]}]}, f"{where}.{key}", False
+        for value, where, item in _step_places(steps, position):
+            yield value, where, item, step.tool_calls if step.tool_result is None else calls[:made]
+        made += len(step.tool_calls)
     for part in unused:
-        if not part.reviewed:
-            if isinstance(part.value, (dict, list, tuple)):
-                yield part.value, part.where or "the trace", not part.harmless
-            yield from _written_calls(part.value, part.where or "the trace", read=part.harmless)
+        scope = calls if part.repeats else None if part.harmless else []
+        for value, where, item in _unused_places(part):
+            yield value, where, item, scope
+    if isinstance(document, (dict, list, tuple)):
+        yield document, "the trace", False, calls
+
+
+def _step_places(steps: list[Step], position: int) -> Iterator[tuple[Any, str, bool]]:
+    step = steps[position]
+    content, is_agent = step.content, step.role not in NOT_AGENTS
+    if isinstance(content, str) and is_agent:
+        if may_be_blocks(content):
+            blocks, place = (
+                _blocks_in(content),
+                f"step {position + 1} ({step.role}), content as JSON text",
+            )
+            yield blocks, place, False
+            yield from _written_calls(blocks, place, step)
+        if may_hold_calls(content) and not _is_call_text(step):
+            following = steps[position + 1] if position + 1 < len(steps) else None
+            yield from _in_text(content, f"step {position + 1} ({step.role}), content", step, following)
+    for at, call in enumerate(step.tool_calls):
+        if call.extra:
+            others = _without_kinds(call.extra)
+            place = f"step {position + 1} ({step.role}), tool_calls[{at}]"
+            yield others, place, False
+            if is_agent:
+                yield from _written_calls(others, place, step)
+            for key in ("function", "custom"):
+                if isinstance(plain(call.extra.get(key)), dict):
+                    yield {"tool_calls": [{key: call.extra[key]}]}, place, False
+    if not step.extra and type(content) in (str, type(None)):
+        return
+    where = f"step {position + 1} ({step.role})"
+    if step.tool_result is None and not isinstance(content, str):
+        yield content, f"{where}, content", False
+        if is_agent:
+            yield from _untyped_blocks(content, f"{where}, content")
+            yield from _written_calls(content, f"{where}, content", step)
+    if step.extra:
+        # The kind of a step with calls (`mcp_call`) is that of a call that was read.
+        yield (_without_kinds(step.extra) if step.tool_calls else step.extra), where, False
+        others = {k: v for k, v in step.extra.items() if not _is_metadata(_letters(k))}
+        is_said = is_agent and step.tool_result is None
+        yield from _written_calls(others, where, step, read=not is_said)
+        if is_said and not step.tool_calls:
+            inside = plain(step.extra.get("extra"))  # mini-swe-agent has them one level deeper
+            for fields in (step.extra, inside if isinstance(inside, dict) else {}):
+                for key in _MESSAGE_ACTIONS:
+                    # The `actions` of ADK's events are an object of changes to the state.
+                    if fields.get(key) and (isinstance(fields[key], (str, list)) or key == "action"):
+                        yield {"tool_calls": [{"text": fields[key]}]}, f"{where}.{key}", False
+
+
+def _unused_places(part: Unused) -> Iterator[tuple[Any, str, bool]]:
+    if part.reviewed:
+        return
+    if isinstance(part.value, (dict, list, tuple)):
+        yield part.value, part.where or "the trace", not part.harmless
+    yield from _written_calls(part.value, part.where or "the trace", read=part.harmless)
 
 
 def _without_kinds(extra: dict[str, Any]) -> dict[str, Any]:
@@ -443,22 +469,57 @@ _SEARCHED = (str, dict, list, tuple)
 
 
 class _Known:
-    """The calls that were read."""
+    """The calls that were read, and those of them that a place may repeat without an id."""
 
-    def __init__(self, calls: Iterable[ToolCall]) -> None:
-        self.ids: set[str] = set()
-        self.by_name: dict[str, list[ToolCall]] = {}
+    def __init__(self, calls: list[ToolCall]) -> None:
+        self.by_id: dict[str, list[ToolCall]] = {}
         for call in calls:
-            self.ids |= _ids_of(call)
-            self.by_name.setdefault(call.name, []).append(call)
+            for identity in _ids_of(call):
+                self.by_id.setdefault(identity, []).append(call)
+        self.repeated_here([])
 
-    def __contains__(self, call: ToolCall) -> bool:
+    def repeated_here(self, calls: list[ToolCall]) -> None:
+        """Begin a place that may repeat these calls without an id."""
+        self.scope = calls
+        self.by_name: dict[str, list[ToolCall]] | None = None
+        self.copies: dict[int, ToolCall] = {}
+        """The calls that were repeated here, by the identity of the dict that repeats them."""
+
+    def too_many(self, where: str, whole: bool) -> tuple[str, str] | None:
+        """Return why the place repeats other calls than it may; `whole`: all of them or none."""
+        if not self.copies:
+            return None
+        left = list(self.scope)
+        for copy in self.copies.values():
+            at = next((i for i, call in enumerate(left) if call is copy or _says_the_same(copy, call)), None)
+            if at is None:
+                return where, f"a second tool call of {copy.name[:60]!r} without an id, which may be another"
+            del left[at]
+        if whole and left:
+            copy = next(iter(self.copies.values()))
+            return where, f"a tool call of {copy.name[:60]!r} without an id, which may be another"
+        return None
+
+    def repeats(self, call: ToolCall, value: object) -> bool:
+        """Return whether a call in the document, written as `value`, is one that was read."""
         ids = _ids_of(call)
-        if ids & self.ids:
-            return True
+        for each in ids:
+            # An id names one call, unless it was given to different ones.
+            named = [other for other in self.by_id.get(each, ()) if other.name == call.name]
+            if named and all(_says_the_same(named[0], other) for other in named[1:]):
+                return True
+            if any(_says_the_same(call, other) for other in named):
+                return True
+        if self.by_name is None:
+            self.by_name = {}
+            for other in self.scope:
+                self.by_name.setdefault(other.name, []).append(other)
         # A call with an id of its own is not a copy of one with another id, though the arguments are the same.
-        same = self.by_name.get(call.name, ())
-        return any(_says_the_same(call, other) for other in same if not (ids and _ids_of(other)))
+        for other in self.by_name.get(call.name, ()):
+            if not (ids and _ids_of(other)) and _says_the_same(call, other):
+                self.copies[id(value)] = other
+                return True
+        return False
 
 
 def _ids_of(call: ToolCall) -> set[str]:
@@ -468,6 +529,8 @@ def _ids_of(call: ToolCall) -> set[str]:
 
 
 def _says_the_same(call: ToolCall, other: ToolCall) -> bool:
+    if call.name != other.name:
+        return False
     if call.raw is not None:
         return call.raw in (other.raw, other.arguments) or other.arguments == {"input": call.raw}
     return bool(call.arguments == other.arguments) or (call.arguments == {} and other.raw is not None)
@@ -497,8 +560,10 @@ def _find(
         if reason is not None:
             return where, reason
         given = _arguments_key(value)
-        # What is inside the function of a call that was read by its id is not another call.
-        has_id = isinstance(value.get("id"), str) and value["id"] in known.ids
+        # What is inside the function of a call that was read is not another call.
+        is_read = id(value) in known.copies or (
+            isinstance(value.get("id"), str) and value["id"] in known.by_id
+        )
         for key, part in value.items():
             if key == given:
                 continue
@@ -520,7 +585,7 @@ def _find(
                 unread = _unread_in(part, known, named)
                 if unread is not None:
                     return place, unread
-            is_described = described or (key == "function" and has_id) or _is_metadata(letters)
+            is_described = described or (key == "function" and is_read) or _is_metadata(letters)
             stack.append((part, place, is_described))
     return None
 
@@ -580,10 +645,10 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool, named: boo
         kind = "a dict with a tool and its arguments"
     if kind is None:
         return None
-    call = _extract(value)
-    if (call is None and named) or (call is not None and call in known):
+    call, source = _extract(value)
+    if (call is None and named) or (call is not None and known.repeats(call, source)):
         return None
-    if call is None and any(str(value.get(key)) in known.ids for key in IDS if value.get(key) is not None):
+    if call is None and any(str(value.get(key)) in known.by_id for key in IDS if value.get(key) is not None):
         return None
     whose = f" of {call.name[:60]!r}" if call is not None else ""
     return f"a tool call{whose} ({kind[:60]}) that is in no known format"
@@ -593,7 +658,7 @@ def _unread_request(value: dict[Any, Any], known: _Known) -> str | None:
     """Return why a request of MCP is an unread call; its id is beside the name and the arguments."""
     params = plain(value.get("params"))
     call = read_call({**params, "id": value.get("id")}) if isinstance(params, dict) else None
-    if call is not None and call in known:
+    if call is not None and known.repeats(call, params):
         return None
     named = f" of {call.name[:60]!r}" if call is not None else ""
     return f"a tool call{named} (the request {str(value['method'])[:60]!r}) that is in no known format"
@@ -608,16 +673,16 @@ def _unread_in(part: Any, known: _Known, named: bool = False) -> str | None:
         each = plain(each)
         if each is None or each in ("", [], {}):
             continue
-        call = _extract(each) if isinstance(each, dict) else None
+        call, source = _extract(each) if isinstance(each, dict) else (None, each)
         if call is None and named:
             continue
         if (
             call is None
             and isinstance(each, dict)
-            and any(str(each[k]) in known.ids for k in IDS if each.get(k))
+            and any(str(each[k]) in known.by_id for k in IDS if each.get(k))
         ):
             continue
-        if call is None or call not in known:
+        if call is None or not known.repeats(call, source):
             whose = (
                 f"of {call.name[:60]!r} that is in no known format" if call is not None else "without a name"
             )
@@ -625,18 +690,18 @@ def _unread_in(part: Any, known: _Known, named: bool = False) -> str | None:
     return None
 
 
-def _extract(value: dict[str, Any]) -> ToolCall | None:
-    """Read a call from a dict in any known format; the call may be nested one level deep."""
+def _extract(value: dict[str, Any]) -> tuple[ToolCall | None, Any]:
+    """Read a call from a dict in any known format, and return the dict that names it, which may be one level deeper."""
     call = read_call(value)
     if call is not None:
-        return call
+        return call, value
     for key, part in value.items():
         part = plain(part)
         if isinstance(part, dict) and (_is_call_key(key) or key in ("action", "call", "data", "function")):
             call = read_call(part)
             if call is not None:
-                return call
-    return None
+                return call, part
+    return None, value
 
 
 def _repeated(text: str, known: _Known) -> bool:
@@ -647,7 +712,7 @@ def _repeated(text: str, known: _Known) -> bool:
 
 def _action_like(value: dict[Any, Any], known: _Known) -> str | None:
     """Return why an item in an unknown format may be a call; None where it has the id of a known one."""
-    if any(str(value[key]) in known.ids for key in IDS if value.get(key) is not None):
+    if any(str(value[key]) in known.by_id for key in IDS if value.get(key) is not None):
         return None
     key = next((key for key in value if _letters(key) in _ACTIONS and value[key] not in (None, "", [])), None)
     if key is None and "input" in value and ("name" in value or "output" in value):

@@ -100,6 +100,8 @@ class Unused(msgspec.Struct, frozen=True):
     """Whether it holds no step of its own: a span that only groups others, the envelope of the messages."""
     reviewed: bool = False
     """Whether calls in it are known not to belong to the trajectory: another choice, a repeated state."""
+    repeats: bool = False
+    """Whether it is a message that was read before and is written differently here: its calls are copies."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as a dict."""
@@ -109,6 +111,7 @@ class Unused(msgspec.Struct, frozen=True):
             "value": self.value,
             "harmless": self.harmless,
             "reviewed": self.reviewed,
+            "repeats": self.repeats,
         }
 
 

@@ -1,8 +1,9 @@
 """Python objects to JSON and back: the only place where this is done.
 
 `to_json_value` turns an object into JSON values, `encode` and `canonical` into JSON text, and `converter` turns
-stored JSON back into the type that a task or an evaluator annotates. Stages, datasets and evaluators all use it,
-so that an object gives the same result whether it is evaluated directly or stored first. The rules:
+stored JSON back into the type that a task or an evaluator annotates; `decode_untrusted` reads what a server sent.
+Stages, datasets and evaluators all use it, so that an object gives the same result whether it is evaluated directly or
+stored first. The rules:
 
 | object | JSON |
 |---|---|
@@ -316,6 +317,7 @@ def _storable_key(key: Any) -> str:
 
 _encoder = msgspec.json.Encoder()
 _sorting_encoder = msgspec.json.Encoder(order="sorted")
+_decoder = msgspec.json.Decoder()
 
 
 def encode(value: object) -> bytes:
@@ -341,6 +343,31 @@ def encode_record(record: object, *parts: Any) -> bytes:
 
 _DEPTH_OF_PARTS = 8
 """More than the depth of any part in its record: a value that is nested nearly too deeply is left to `encode`."""
+
+
+MOST_PARTS = 1 << 23
+"""Values of JSON that are decoded at once, where an object or a list counts as eight: up to a second. Nothing else of
+the process runs meanwhile, not even a heartbeat. 64 MB of `{}` would take 15 s, 64 MB of `[[[` 50 s."""
+
+_UNCOUNTED = 1 << 18
+"""Bytes. A shorter text cannot have so many parts."""
+
+
+class TooManyParts(msgspec.DecodeError):
+    """JSON that would hold up the process while it is decoded."""
+
+
+def decode_untrusted(text: bytes | str, most: int = MOST_PARTS) -> Any:
+    """The value of JSON text that a server or a model wrote; msgspec.DecodeError where it is none or too large.
+
+    Signs within strings count too: text has far fewer of them.
+    """
+    if len(text) > _UNCOUNTED:
+        signs: Any = (b"{", b"[", b",") if isinstance(text, bytes) else ("{", "[", ",")
+        objects, lists, values = map(text.count, signs)
+        if 8 * (objects + lists) + values > most:
+            raise TooManyParts(f"JSON has more than {most:,} parts")
+    return _decoder.decode(text)
 
 
 def canonical(value: object) -> bytes:

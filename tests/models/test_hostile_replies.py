@@ -26,7 +26,9 @@ from karat.models import _batches, _transport
 from karat.models._limits import requested_wait
 from karat.models._replies import read_reply
 from karat.models._structured import output_schema, read_json
-from karat.models.providers import read_tokens, wire_format
+from karat.models._transport import error_body
+from karat.models.providers import read_arguments, read_tokens, wire_format
+from karat.serialization import MOST_PARTS
 from karat.tasks.prompt import PromptTask
 from karat.testing import Failing, FakeProvider
 
@@ -68,6 +70,29 @@ def test_looking_for_json_takes_time_in_proportion_to_the_text(text):
 )
 def test_json_is_found_in_a_fence_or_a_sentence(text, value):
     assert read_json(text) == value
+
+
+PARTS = {"objects": "{},", "lists": "[[1]],", "numbers": "0,", "fields": '{"a":0,"b":{}},'}
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=list(PARTS))
+def test_json_of_too_many_parts_is_refused_before_it_is_decoded(part, refuses):
+    """Decoding releases the interpreter lock at no point: 30 MB of `{}` held up heartbeats and timeouts for 7 s."""
+    weight = part.count(",") + 8 * (part.count("{") + part.count("["))
+    text = "[" + part * (MOST_PARTS // weight + 1) + "0]"
+    endpoint = models.get("m@http://127.0.0.1:9/v1").endpoint
+    with refuses(models.BrokenBody) as caught:
+        read_reply(endpoint, text.encode(), 0.1)
+    assert caught.value.most == 0
+    with pytest.raises(ValueError, match="more than"):
+        read_json(text)
+    assert read_arguments(text) is text
+
+
+def test_an_error_body_of_many_parts_is_not_decoded():
+    body = b'{"error": {"message": "no"}, "more": [' + b"{}," * 100_000 + b"0]}"
+    assert error_body(body) == body[:4000].decode()
+    assert error_body(b'{"error": "no"}') == {"error": "no"}
 
 
 async def test_a_pattern_that_does_not_end_holds_up_nobody(monkeypatch):

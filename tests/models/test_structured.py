@@ -10,7 +10,9 @@ from pydantic import BaseModel, RootModel
 
 from karat import models
 from karat.errors import RequestError
-from karat.models._structured import wrapped_schema
+from karat.json_schema import validator
+from karat.models import _structured
+from karat.models._structured import output_schema, wrapped_schema
 from karat.models.providers._chat import is_strict
 from karat.testing import FakeProvider
 
@@ -252,3 +254,45 @@ async def test_a_repair_is_a_call_of_its_own(quick):
         assert await calls(server, models.BadRequest) == 2
     with FakeProvider("no", failures={1: 400}) as server:
         assert await calls(server, models.BadRequest) == 1
+
+
+def test_an_answer_of_many_wrong_values_is_looked_through_only_so_far():
+    """Each violation takes 50 µs and a kilobyte: one answer of 2 MB took 28 s and 1.4 GB."""
+    schema = {"type": "array", "items": {"type": "integer", "minimum": 1}}
+    form, read = output_schema(schema), []
+
+    class Watched:
+        def iter_errors(self, value):
+            for error in validator(schema).iter_errors(value):
+                read.append(error.validator)
+                yield error
+
+    form._validator = Watched()
+    with pytest.raises(ValueError, match="'x' is not of type 'integer'"):
+        form.read('["1",' + '"x",' * 20_000 + '"2"]')
+    assert len(read) == 3
+    del read[:]
+    with pytest.raises(ValueError, match="less than the minimum"):
+        form.read("[" + "0," * 20_000 + "0]")
+    assert len(read) == _structured.MOST_ERRORS + 1
+
+
+def test_numbers_as_text_are_read_in_every_place():
+    schema = {
+        "type": "object",
+        "additionalProperties": {"type": "array", "items": {"type": ["integer", "boolean"]}},
+    }
+    form = output_schema(schema)
+    assert form.read('{"a": ["1", 2, "true"], "b": ["-3"]}') == {"a": [1, 2, True], "b": [-3]}
+    assert output_schema({"type": "number"}).read('"2.5"') == 2.5
+
+
+def test_an_answer_of_too_many_parts_is_not_decoded(refuses):
+    """Pydantic makes errors for all of them."""
+
+    class Numbers(BaseModel):
+        numbers: list[int]
+
+    for schema in (Numbers, {"type": "object"}):
+        with refuses(ValueError):
+            output_schema(schema).read('{"numbers": [' + '"x",' * _structured.MOST_PARTS + "1]}")

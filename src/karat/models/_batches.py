@@ -36,6 +36,7 @@ from karat.models._failures import BrokenBody, ModelFailure, QuotaExhausted, Ser
 from karat.models._replies import beside, read_reply
 from karat.models._request_context import ProviderReply, RequestContext
 from karat.models._transport import Target, error_body, failure_of, read_body
+from karat.serialization import decode_untrusted
 
 if TYPE_CHECKING:
     from karat.models._service import Service
@@ -66,7 +67,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger("karat.models")
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 
 
 class BatchOpen(Stopped):
@@ -739,7 +739,7 @@ class _Client:
 
     def _object(self, answer: bytes) -> dict[str, Any]:
         try:
-            raw = _decode(answer)
+            raw = decode_untrusted(answer)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BrokenBody(f"{self.spec}: the response about a batch is not JSON") from None
         if not isinstance(raw, dict):
@@ -768,7 +768,7 @@ class _Client:
             if not line.strip():
                 continue
             try:
-                row = _decode(line)
+                row = decode_untrusted(line)
                 custom_id = row["custom_id"]
                 outcome = self._outcome(row)
                 if isinstance(outcome, bytes) and len(outcome) > _transport.LARGEST_BODY:

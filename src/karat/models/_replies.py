@@ -30,8 +30,7 @@ from karat.models._messages import Choice, Reply
 from karat.models._request_context import ProviderReply, RequestContext, Timing, usage_of
 from karat.models.providers import Answer
 from karat.redaction import Redactor
-
-_decode = msgspec.json.Decoder().decode
+from karat.serialization import TooManyParts, decode_untrusted
 
 T = TypeVar("T")
 
@@ -57,8 +56,10 @@ def read_reply(endpoint: Endpoint, body: bytes, seconds: float, sent: bytes = b"
     """Read the reply to `sent` in a response body, or raise its failure. One unusable choice makes it unusable."""
     raw: Any = None
     try:
-        raw = _decode(body)
+        raw = decode_untrusted(body)
         answer = provider_of(endpoint).parse(raw, endpoint)
+    except TooManyParts as error:
+        raise _never_again(BrokenBody(f"{endpoint.spec}: the response cannot be read: {error}")) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         if body.startswith(_BOM):
             return read_reply(endpoint, body.removeprefix(_BOM), seconds, sent)
@@ -92,6 +93,8 @@ def read_stream(
     if not body.removeprefix(_BOM).lstrip().startswith(_EVENT_FIELDS):
         return read_reply(endpoint, body, seconds, sent)  # a server that does not stream
     form = provider_of(endpoint).format(endpoint)
+    if body.count(b"\n") + body.count(b"\r") > MOST_LINES:
+        raise _never_again(BrokenBody(f"{endpoint.spec}: the stream has more than {MOST_LINES:,} lines"))
     events: list[dict[str, Any]] = []
     first_at = 0
     done = False
@@ -100,7 +103,7 @@ def read_stream(
             if data == b"[DONE]":
                 done = True
                 break
-            event = _decode(data)
+            event = decode_untrusted(data)
             if isinstance(event, dict):
                 events.append(event)
                 if not first_at and form.begins(event):
@@ -126,6 +129,17 @@ def read_stream(
         if asked.tokens is not None and ended > came:
             timing.tokens_per_second = asked.tokens.output / (ended - came)
     return asked
+
+
+MOST_LINES = 1 << 21
+"""Lines of a stream: five for each token of the longest replies. Events without content take far more memory than
+they have bytes."""
+
+
+def _never_again(failure: BrokenBody) -> BrokenBody:
+    """The failure without a retry: the response would be as large."""
+    failure.most = 0
+    return failure
 
 
 _BOM = b"\xef\xbb\xbf"
@@ -157,7 +171,7 @@ def _events(body: bytes) -> Iterator[tuple[bytes, int]]:
 
 def _is_valid(data: bytes) -> bool:
     try:
-        _decode(data)
+        decode_untrusted(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True

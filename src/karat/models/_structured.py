@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,9 +17,16 @@ from karat.errors import RequestError
 from karat.json_schema import Undecided, refuse_remote_references, validator
 from karat.models._failures import one_line
 from karat.models._messages import Request
+from karat.serialization import TooManyParts, decode_untrusted
 
 SHORT = 4096
 """Characters. Reading a longer answer takes long enough to hold up the other calls of the loop."""
+
+MOST_PARTS = 1 << 19
+"""Parts of an answer with a schema, as `decode_untrusted` counts them: pydantic makes a kilobyte of errors for each."""
+
+MOST_ERRORS = 10_000
+"""Violations that are looked at for text that is meant as a number. Each takes 50 µs, and a reply may have millions."""
 
 _EXPENSIVE = ("pattern", "patternProperties", "format")
 """Keywords whose check may take longer than the answer is long."""
@@ -83,14 +93,20 @@ class OutputSchema:
         return value
 
     def _coerced(self, value: Any) -> Any:
+        better: list[tuple[list[Any], Any]] = []
         try:
-            wrong = [error for error in self._validator.iter_errors(value) if error.validator == "type"]
+            for error in islice(self._validator.iter_errors(value), MOST_ERRORS):
+                if error.validator == "type":
+                    meant = _as_type(error.instance, error.validator_value)
+                    if meant is None:
+                        break  # the value does not fit, and `read` says why
+                    better.append((list(error.absolute_path), meant))
         except Exception:  # `read` reports the error of the schema or the value
             return value
-        for error in wrong:
-            better = _as_type(error.instance, error.validator_value)
-            if better is not None:
-                value = _replaced(value, list(error.absolute_path), better)
+        for path, meant in better:
+            if not path:
+                return meant
+            functools.reduce(operator.getitem, path[:-1], value)[path[-1]] = meant
         return value
 
     def _modelled(self, value: Any) -> Any:
@@ -122,15 +138,6 @@ def _as_type(value: Any, kinds: Any) -> Any:
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?")
-
-
-def _replaced(value: Any, path: list[Any], new: Any) -> Any:
-    """A copy of a value with another at a path."""
-    if not path:
-        return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = _replaced(value[path[0]], path[1:], new)
-    return copy
 
 
 class UncheckedSchema(OutputSchema):
@@ -198,15 +205,17 @@ def read_json(text: str) -> Any:
     """The JSON in an answer; models like to wrap it in a fence or a sentence. ValueError: there is none."""
     text = text.strip()
     try:
-        return msgspec.json.decode(text)
+        return decode_untrusted(text, MOST_PARTS)
     except (msgspec.DecodeError, RecursionError) as error:
         problem = error
     for candidate in _candidates(text):
         try:
-            return msgspec.json.decode(candidate)
+            return decode_untrusted(candidate, MOST_PARTS)
         except (msgspec.DecodeError, RecursionError):
             continue
-    raise ValueError(f"not JSON: {one_line(str(problem), 200)}")
+    raise ValueError(
+        str(problem) if isinstance(problem, TooManyParts) else f"not JSON: {one_line(str(problem), 200)}"
+    )
 
 
 def _candidates(text: str) -> Iterator[str]:

@@ -37,7 +37,7 @@ from karat.models._failures import (
     one_line,
 )
 from karat.models._limits import Limiter, requested_wait
-from karat.models._replies import beside
+from karat.models._replies import LARGE, beside
 from karat.models.providers import Provider
 from karat.redaction import Redactor
 
@@ -253,9 +253,9 @@ class Target:
 
 
 def error_body(body: bytes) -> Any:
-    """An error body: the JSON it is, else the beginning of its text."""
+    """An error body: the JSON it is, else the beginning of its text. This is read on the event loop."""
     try:
-        return msgspec.json.decode(body)
+        return msgspec.json.decode(body if len(body) < LARGE else b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body[:4000].decode("utf-8", "replace")
 

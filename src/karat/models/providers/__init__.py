@@ -18,6 +18,7 @@ from karat.errors import RequestError
 from karat.models._failures import one_line
 from karat.models._messages import Choice, Request, ToolCall
 from karat.registry import Registry
+from karat.serialization import decode_untrusted
 
 if TYPE_CHECKING:
     from karat.models._endpoints import Endpoint
@@ -422,7 +423,7 @@ class Provider:
             message = found.get("message") or found.get("detail") or found.get("msg") or ""
             code = found.get("code") or found.get("type") or ""
             if message or code:
-                return one_line(str(message)), str(code)
+                return one_line(str(message)), one_line(str(code), LONGEST_NAME)
         if isinstance(found, str):
             return one_line(found), ""
         return "", ""
@@ -454,7 +455,7 @@ def read_arguments(text: object) -> Any:
     if not isinstance(text, str):
         return text
     try:
-        return msgspec.json.decode(text) if text else {}
+        return decode_untrusted(text) if text else {}
     except msgspec.DecodeError:
         return text
 

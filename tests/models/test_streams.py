@@ -14,8 +14,10 @@ import pytest
 from karat import models
 from karat.models import _transport
 from karat.models._endpoints import resolve
-from karat.models._replies import read_stream
+from karat.models._failures import BrokenBody
+from karat.models._replies import MOST_LINES, read_stream
 from karat.models._request_context import Timing
+from karat.models.providers import wire_format
 
 
 def chat(*parts):
@@ -402,3 +404,56 @@ def test_a_response_without_the_items_it_has_sent_is_put_together():
     ]
     body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
     assert read("responses", body).choices[0].text == "hi"
+
+
+class Piece(str):
+    """A piece of text that counts how often it is added to what came before: that takes quadratic time."""
+
+    added = 0
+
+    def __radd__(self, before):
+        Piece.added += 1
+        return before + str(self)
+
+
+@pytest.mark.parametrize("kind", ["text", "thinking", "arguments"])
+@pytest.mark.parametrize("name", ["chat", "anthropic"])
+def test_the_pieces_of_a_long_reply_are_joined_once(name, kind):
+    pieces = [Piece(f"{number} ") for number in range(100)]
+    if name == "chat":
+        deltas = {
+            "text": [{"content": each} for each in pieces],
+            "thinking": [{"reasoning_content": each} for each in pieces],
+            "arguments": [{"tool_calls": [{"index": 0, "function": {"arguments": each}}]} for each in pieces],
+        }[kind]
+        events = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    else:
+        key, field = {
+            "text": ("text_delta", "text"),
+            "thinking": ("thinking_delta", "thinking"),
+            "arguments": ("input_json_delta", "partial_json"),
+        }[kind]
+        events = [
+            {"type": "message_start", "message": {}},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": kind}},
+            *(
+                {"type": "content_block_delta", "index": 0, "delta": {"type": key, field: each}}
+                for each in pieces
+            ),
+            {"type": "message_stop"},
+        ]
+    Piece.added = 0
+    whole = wire_format(name).assemble(events)
+    assert Piece.added == 0
+    found = whole["choices"][0]["message"] if name == "chat" else whole["content"][0]
+    field = {"text": "content", "thinking": "reasoning_content", "arguments": "tool_calls"}[kind]
+    value = found[field] if name == "chat" else found["input" if kind == "arguments" else kind]
+    if name == "chat" and kind == "arguments":
+        value = value[0]["function"]["arguments"]
+    assert value == "".join(map(str, pieces))
+
+
+def test_a_stream_of_too_many_lines_is_refused_before_it_is_read(api, refuses):
+    with refuses(BrokenBody) as caught:
+        read(api, b"data: {}\r\n" * (MOST_LINES // 2 + 1))
+    assert caught.value.most == 0

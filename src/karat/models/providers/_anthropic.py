@@ -177,7 +177,7 @@ class AnthropicMessages(WireFormat):
 
     def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         whole: dict[str, Any] = {}
-        blocks: dict[int, dict[str, Any]] = {}
+        blocks: dict[int, _Block] = {}
         ended = False
         for event in events:
             kind = event.get("type")
@@ -188,9 +188,9 @@ class AnthropicMessages(WireFormat):
             elif kind == "content_block_start":
                 if not isinstance(event["index"], int):
                     raise ValueError("a block without a number")
-                blocks[event["index"]] = dict(event["content_block"])
+                blocks[event["index"]] = _Block(event["content_block"])
             elif kind == "content_block_delta":
-                _add_delta(blocks[event["index"]], event["delta"])
+                blocks[event["index"]].add(event["delta"])
             elif kind == "message_delta":
                 whole.update({k: v for k, v in event["delta"].items() if v is not None})
                 whole["usage"] = {**(whole.get("usage") or {}), **(event.get("usage") or {})}
@@ -198,7 +198,7 @@ class AnthropicMessages(WireFormat):
                 ended = True
         if not ended:
             raise ValueError("the stream ended before the message was complete")
-        whole["content"] = [_finished(blocks[index]) for index in sorted(blocks)]
+        whole["content"] = [blocks[index].whole() for index in sorted(blocks)]
         return whole
 
     def begins(self, event: dict[str, Any]) -> bool:
@@ -276,23 +276,34 @@ def _added(first: Any, second: Any) -> Any:
     return first + second
 
 
-def _add_delta(block: dict[str, Any], delta: dict[str, Any]) -> None:
-    kind = delta["type"]
-    if kind == "text_delta":
-        block["text"] = block.get("text", "") + delta["text"]
-    elif kind == "input_json_delta":
-        block["partial"] = block.get("partial", "") + delta["partial_json"]
-    elif kind == "thinking_delta":
-        block["thinking"] = block.get("thinking", "") + delta["thinking"]
-    elif kind == "signature_delta":
-        block["signature"] = block.get("signature", "") + delta["signature"]
+_PIECES = {
+    "text_delta": "text",
+    "input_json_delta": "partial_json",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+}
+"""The field of a delta that holds its piece of text."""
 
 
-def _finished(block: dict[str, Any]) -> dict[str, Any]:
-    partial = block.pop("partial", None)
-    if partial is not None:
-        block["input"] = read_arguments(partial)
-    return block
+class _Block:
+    """A content block of a stream. Pieces are joined at the end: adding each to the text before is quadratic."""
+
+    def __init__(self, start: dict[str, Any]) -> None:
+        self._start = dict(start)
+        self._texts: dict[str, list[str]] = {}
+
+    def add(self, delta: dict[str, Any]) -> None:
+        """Add a piece."""
+        field = _PIECES.get(delta["type"])
+        if field is not None:
+            self._texts.setdefault(field, [self._start.get(field, "")]).append(delta[field])
+
+    def whole(self) -> dict[str, Any]:
+        """The block as it would have come at once."""
+        block = self._start | {field: "".join(pieces) for field, pieces in self._texts.items()}
+        if "partial_json" in self._texts:
+            block["input"] = read_arguments(block.pop("partial_json"))
+        return block
 
 
 def _tokens(usage: Any) -> Tokens | None:

@@ -169,7 +169,7 @@ class ChatCompletions(WireFormat):
 
     def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         whole: dict[str, Any] = {"choices": []}
-        choices: dict[int, dict[str, Any]] = {}
+        choices: dict[int, _Assembled] = {}
         for event in events:
             if event.get("error"):
                 return event
@@ -178,12 +178,10 @@ class ChatCompletions(WireFormat):
                 index = part.get("index") or 0
                 if not isinstance(index, int):
                     raise ValueError("a choice without a number")
-                choice = choices.setdefault(index, {"index": index, "message": {"role": "assistant"}})
-                _add_delta(choice, part)
-        for choice in choices.values():
-            for call in choice["message"].get("tool_calls", ()):
-                del call["index"]  # which only pieces have
-        whole["choices"] = [choices[index] for index in sorted(choices)]
+                if index not in choices:
+                    choices[index] = _Assembled(index)
+                choices[index].add(part)
+        whole["choices"] = [choices[index].choice() for index in sorted(choices)]
         return whole
 
     def is_complete(self, whole: dict[str, Any]) -> bool:
@@ -250,39 +248,73 @@ def _turn(message: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in message.items() if name != "provider_items"}
 
 
-def _add_delta(choice: dict[str, Any], part: dict[str, Any]) -> None:
-    message, delta = choice["message"], part.get("delta") or {}
-    for key in ("content", "reasoning_content", "reasoning", "refusal"):
-        if isinstance(delta.get(key), str):
-            message[key] = message.get(key, "") + delta[key]
-    if isinstance(delta.get("reasoning_details"), list):
-        message.setdefault("reasoning_details", []).extend(delta["reasoning_details"])
-    if delta.get("extra_content"):
-        message["extra_content"] = delta["extra_content"]
-    for call in delta.get("tool_calls") or ():
-        calls = message.setdefault("tool_calls", [])
-        at = call.get("index", len(calls))
-        if not isinstance(at, int) or not 0 <= at <= len(calls):
+class _Call:
+    """A tool call of a stream. Pieces are joined at the end: adding each to the text before takes quadratic time."""
+
+    def __init__(self) -> None:
+        self.id, self.extra = "", None
+        self.name: list[str] = []
+        self.arguments: list[str] = []
+
+    def whole(self) -> dict[str, Any]:
+        function = {"name": "".join(self.name), "arguments": "".join(self.arguments)}
+        out = {"id": self.id, "type": "function", "function": function}
+        return {**out, "extra_content": self.extra} if self.extra else out
+
+
+class _Assembled:
+    """A choice of a stream, put together from its pieces."""
+
+    def __init__(self, index: int) -> None:
+        self._choice: dict[str, Any] = {"index": index, "message": {"role": "assistant"}}
+        self._texts: dict[str, list[str]] = {}
+        self._calls: list[_Call] = []
+        self._latest: dict[int, _Call] = {}
+        """The last call of each index."""
+
+    def add(self, part: dict[str, Any]) -> None:
+        """Add a piece."""
+        choice, delta = self._choice, part.get("delta") or {}
+        message = choice["message"]
+        for key in ("content", "reasoning_content", "reasoning", "refusal"):
+            if isinstance(delta.get(key), str):
+                self._texts.setdefault(key, []).append(delta[key])
+        if isinstance(delta.get("reasoning_details"), list):
+            message.setdefault("reasoning_details", []).extend(delta["reasoning_details"])
+        if delta.get("extra_content"):
+            message["extra_content"] = delta["extra_content"]
+        for call in delta.get("tool_calls") or ():
+            self._add_call(call)
+        if part.get("finish_reason"):
+            choice["finish_reason"] = part["finish_reason"]
+        logprobs = part.get("logprobs")
+        if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
+            choice.setdefault("logprobs", {"content": []})["content"] += logprobs["content"]
+
+    def _add_call(self, call: dict[str, Any]) -> None:
+        at = call.get("index", len(self._calls))
+        if not isinstance(at, int) or not 0 <= at <= len(self._calls):
             raise ValueError("a tool call out of order")
         id, function = call.get("id"), call.get("function") or {}
-        known = next((each for each in reversed(calls) if each["index"] == at), None)
+        known = self._latest.get(at)
         # Gemini gives all of its calls the same index: another id is another call.
-        if known is None or (id and known["id"] and id != known["id"]):
-            known = {"index": at, "id": "", "type": "function", "function": {"name": "", "arguments": ""}}
-            calls.append(known)
-        if id and id == known["id"]:  # some servers repeat id and name with each piece
-            known["function"]["name"] = function.get("name") or known["function"]["name"]
-        else:
-            known["function"]["name"] += function.get("name") or ""
-        known["id"] = id or known["id"]
-        known["function"]["arguments"] += function.get("arguments") or ""
-        if call.get("extra_content"):
-            known["extra_content"] = call["extra_content"]
-    if part.get("finish_reason"):
-        choice["finish_reason"] = part["finish_reason"]
-    logprobs = part.get("logprobs")
-    if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
-        choice.setdefault("logprobs", {"content": []})["content"] += logprobs["content"]
+        if known is None or (id and known.id and id != known.id):
+            known = self._latest[at] = _Call()
+            self._calls.append(known)
+        if id and id == known.id and function.get("name"):  # some servers repeat id and name with each piece
+            known.name = []
+        known.name.append(function.get("name") or "")
+        known.id = id or known.id
+        known.arguments.append(function.get("arguments") or "")
+        known.extra = call.get("extra_content") or known.extra
+
+    def choice(self) -> dict[str, Any]:
+        """The choice as it would have come at once."""
+        message = self._choice["message"]
+        message |= {key: "".join(pieces) for key, pieces in self._texts.items()}
+        if self._calls:
+            message["tool_calls"] = [call.whole() for call in self._calls]
+        return self._choice
 
 
 def read_logprobs(content: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -633,3 +633,16 @@ def test_segments_that_are_deleted_meanwhile_are_not_joined(store: Store, small_
     first, records, _ = next(iter(store.backend.segments(run.number)))
     store.backend.join_segments(run.number, first, first, records + 1, b"not a segment")
     assert_same(run)
+
+
+def test_what_a_killed_process_was_writing_is_removed(cache: Path) -> None:
+    folder = columns_module.columns_folder()
+    with columns_module.keeping("first") as keep:
+        keep(b"1")
+        (mine,) = folder.iterdir()
+        (folder / "left.draft").write_bytes(b"half")
+        with columns_module.keeping("second") as other:
+            other(b"2")
+        assert mine.exists()
+    assert [len(list(columns_module.read_cached(name) or ())) for name in ("first", "second")] == [1, 1]
+    assert len(list(folder.iterdir())) == 2

@@ -50,6 +50,11 @@ from karat.serialization import prepared
 from karat.store.backend import REUSED, Cells, ItemKeys, RecordDecoder, StoredRow, item_order
 from karat.store.sql import check_time_limit
 
+try:
+    import fcntl
+except ImportError:  # not POSIX: drafts of killed processes stay until the cache is full
+    fcntl = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -182,7 +187,9 @@ def keeping(name: str) -> Iterator[Callable[[bytes], None]]:
     path = _file(name)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # mode 0600
+        _remove_abandoned(path.parent)
+        descriptor, temporary = tempfile.mkstemp(_DRAFT, "", path.parent)  # mode 0600
+        _lock(descriptor)
     except OSError:
         yield lambda part: None
         return
@@ -212,6 +219,28 @@ def keeping(name: str) -> Iterator[Callable[[bytes], None]]:
             file.close()
         with contextlib.suppress(OSError):
             Path(temporary).unlink(missing_ok=True)
+
+
+_DRAFT = ".draft"
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file until it is closed or its process ends; False where another process has it, or there are no locks."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the files that killed processes were writing."""
+    for path in folder.glob(f"*{_DRAFT}"):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if _lock(file.fileno()):
+                path.unlink()
 
 
 def _prune(folder: Path) -> None:

@@ -325,7 +325,9 @@ def test_three_processes_name_at_once(shared: Store, url: str, child: Callable[.
 
 def test_a_dataset_that_is_not_all_there_is_not_there(store: Store) -> None:
     dataset = texts([f"example {n}" for n in range(3000)], name="letters")
-    number = add_header(store, dataset.id, kind="dataset")  # as a process leaves it that dies while writing
+    number = add_header(
+        store, dataset.id, kind="dataset", configuration=""
+    )  # as a process leaves it that dies while writing
     payloads = list(dataset.encoded())
     store.backend.append(number, [StoredRow(n, "", 1, OK, None, payloads[n][1]) for n in range(10)])
     assert store.datasets.list() == []

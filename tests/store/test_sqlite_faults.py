@@ -550,3 +550,45 @@ def test_damage_inside_the_file_is_found_by_the_check(tmp_path: Path) -> None:
     path.write_bytes(content)
     with open_store(path) as store:
         assert store.check() != []
+
+
+def test_a_run_is_not_finished_without_its_records(tmp_path: Path, refuses) -> None:
+    """Damage inside a table can hide records from SQLite, which then counts them as if they were not there."""
+    path = tmp_path / "karat.db"
+
+    def lose(text: str) -> str:
+        if text == "9":
+            with sqlite3.connect(path) as other:
+                other.execute("DELETE FROM karat_rows WHERE position < 3 AND item = X'31'")
+            other.close()
+        return text
+
+    examples = [{"id": str(n), "input": str(n)} for n in range(10)]
+    with open_store(path) as store:
+        with refuses(StoreError):
+            karat.run(lose, examples, store=store)
+        assert store.runs.get("latest").header.finished is None
+
+
+@pytest.mark.parametrize("change", ["id = CAST(id AS BLOB)", "id = 'run-0000000000'", "configuration = 'x'"])
+def test_a_header_under_another_name_is_damage(three, change: str, refuses) -> None:
+    path, run, _ = three
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE karat_headers SET {change} WHERE number = {run.number}")
+    connection.close()
+    with open_store(path) as store:
+        assert store.verify() != []
+        with refuses(StoreError):
+            store.runs.list()
+
+
+def test_a_damaged_result_is_not_reused(store: Store) -> None:
+    """Its copy would have a checksum of its own, and nothing would find the damage."""
+    number = add_header(store)
+    keys = [bytes([place]) * 16 for place in range(3)]
+    store.backend.append(number, [StoredRow(n, "1", 1, OK, key, b"{}") for n, key in enumerate(keys)])
+    assert store.backend.reusable(keys) == dict.fromkeys(keys, (number, b"{}"))
+    with store.backend._transaction() as cursor:
+        cursor.execute("UPDATE karat_rows SET payload = payload || payload WHERE position = 1")
+        cursor.execute("UPDATE karat_rows SET try_number = 2 WHERE position = 2")
+    assert list(store.backend.reusable(keys)) == keys[:1]

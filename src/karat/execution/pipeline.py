@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from karat import __version__
-from karat.errors import Aborted, Stopped, StoreBusy, wording
+from karat.errors import Aborted, Stopped, StoreBusy, StoreError, wording
 from karat.execution.arguments import Options
 from karat.execution.engines import Engine, Work
 from karat.execution.progress import Progress
@@ -320,6 +320,13 @@ class Stage:
             if error is None:
                 join_segments(self.handle)
             counts = self._repository.count(self.handle.number, self.total)
+            # An evaluation of an unfinished run has pending items at its end, and a run none.
+            done = self.total if isinstance(self.handle, Run) else min(self._progress.done, self.total)
+            if error is None and counts.total - counts.pending < done:
+                raise StoreError(
+                    f"{self.handle.id} in {self.backend.url} has fewer records than were stored: restore the store"
+                    " from a copy (karat doctor lists the damage)"
+                )
             stopped = str(error) if isinstance(error, Stopped) else None
             self._save(
                 self.lease,

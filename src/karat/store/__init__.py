@@ -219,7 +219,10 @@ class Store:
         """Read everything and return the problems: those of `check`, and content that does not match its checksum."""
         problems = self.check()
         try:
-            return problems + self.backend.damaged()
+            problems += self.backend.damaged()
+            for repository in (self.datasets, self.runs, self.evaluations, self.aggregations):
+                problems += repository.disagreeing()
+            return problems
         except StoreError as error:
             return problems or [str(error)]
 

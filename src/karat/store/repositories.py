@@ -86,7 +86,23 @@ class Repository(Generic[H, B]):
         self._decoder: RecordDecoder[H] = RecordDecoder(self.header_type)
 
     def _handle(self, row: HeaderRow) -> B:
-        return self.handle_type(self.store, row.number, self._decoder.decode(row.payload))  # type: ignore[call-arg]  # every handle is made so
+        header = self._decoder.decode(row.payload)
+        if (header.id, getattr(header, "configuration", "")) != (row.id, row.configuration):
+            raise StoreError(
+                f"{self.kind} {row.id} in {self._backend.url} is not what its header says: restore the store from a"
+                " copy (karat doctor lists the damage)"
+            )
+        return self.handle_type(self.store, row.number, header)  # type: ignore[call-arg]  # every handle is made so
+
+    def disagreeing(self) -> list[str]:
+        """What is stored under an id or a configuration that its header, which has a checksum, does not have."""
+        found = []
+        for row in self._rows():
+            try:
+                self._handle(row)
+            except StoreError:
+                found.append(f"the header of {row.id} disagrees with what it is stored under")
+        return found
 
     def _rows(self, **conditions: Any) -> list[HeaderRow]:
         return self._backend.headers(self.kind, **conditions)

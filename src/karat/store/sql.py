@@ -400,11 +400,14 @@ class SqlBackend:
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             part = keys[start : start + _KEYS_AT_ONCE]
             sql = (
-                f"SELECT reuse, parent, payload FROM karat_rows WHERE reuse IN ({', '.join('?' * len(part))})"  # noqa: S608 - only marks
+                f"SELECT reuse, parent, position, item, try_number, status, payload, {self._checksum} FROM karat_rows"  # noqa: S608 - only marks
+                f" WHERE reuse IN ({', '.join('?' * len(part))})"
                 f" AND status IN ({OK}, {REUSED}) ORDER BY parent, position"
             )
-            for reuse, parent, payload in self._read(sql, list(part)):
-                out.setdefault(reuse, (int(parent), payload))
+            for reuse, parent, *row, payload, expected in self._read(sql, list(part)):
+                # A copy gets a checksum of its own, which would confirm the damage of the original.
+                if reuse not in out and (expected is None or _is_intact(row, payload, expected)):
+                    out[reuse] = int(parent), payload
         return out
 
     # Headers -----------------------------------------------------------------
@@ -484,8 +487,9 @@ class SqlBackend:
     def _header_rows(self, where: str, parameters: Sequence[Any]) -> list[HeaderRow]:
         columns = f"{_HEADER}, {self._checksum}"
         rows = self._read(f"SELECT {columns} FROM karat_headers {where}", parameters)  # noqa: S608 - no value in it
-        for *_, id, _, _, _, payload, expected in rows:
-            if expected is not None and not _is_sound(payload, expected):
+        for _, kind, id, configuration, _, _, payload, expected in rows:
+            are_texts = isinstance(id, str) and isinstance(kind, str) and isinstance(configuration, str)
+            if not are_texts or (expected is not None and not _is_sound(payload, expected)):
                 raise StoreError(
                     f"the header of {id} in {self.url} has damaged content: restore the store from a copy"
                     " (karat doctor lists the damage)"
@@ -640,6 +644,15 @@ _SEGMENT_RECORDS = 1 << 15
 """Records of the segments that are read together."""
 _WRONG_TYPE = (TypeError, ValueError, AttributeError, OverflowError)
 """What reading a column raises whose content is of another type than it was written."""
+
+
+def _is_intact(row: Sequence[Any], payload: Any, expected: object) -> bool:
+    """Whether a record, of which `row` has position, item, try and status, is as it was written."""
+    position, item, try_number, status = row
+    try:
+        return checksum(crc32(item), position, try_number, status, payload) == expected
+    except _WRONG_TYPE:
+        return False
 
 
 def _is_sound(payload: object, expected: object) -> bool:

@@ -37,6 +37,35 @@ async def ask(model, text="q", *, example="e", attempt=1, replicate=1, cache="us
         return await model.generate(text, **parameters)
 
 
+@pytest.mark.parametrize("change", ["body = replace(body, 'answer 0', 'answer 9')", "seconds = seconds + 1"])
+async def test_a_damaged_reply_is_asked_for_again(provider, folder, caplog, change):
+    provider.script.answers = numbered()
+    model = models.get(provider.spec())
+    await ask(model)
+    models.cache_stats()  # commits what is in the journal
+    with contextlib.closing(sqlite3.connect(folder / "replies.db", isolation_level=None)) as file:
+        assert file.execute(f"UPDATE replies SET {change}").rowcount == 1
+    second, third = await ask(model), await ask(model)
+    assert [(each.text, each.cached) for each in (second, third)] == [("answer 1", False), ("answer 1", True)]
+    assert "damaged" in caplog.text
+
+
+async def test_a_cache_without_checksums_is_read_and_upgraded(provider, folder):
+    model = models.get(provider.spec())
+    await ask(model)
+    models.cache_stats()
+    with contextlib.closing(sqlite3.connect(folder / "replies.db", isolation_level=None)) as file:
+        file.execute("ALTER TABLE replies DROP COLUMN checksum")
+        file.execute("PRAGMA user_version = 1")
+    assert models.cache_stats()["entries"] == 1
+    assert (await ask(model)).cached
+    assert not (await ask(model, "another")).cached
+    assert (await ask(model, "another")).cached
+    models.cache_stats()
+    with contextlib.closing(_cache.connect(folder / "replies.db")) as file:
+        assert file.execute("SELECT count(*), count(checksum) FROM replies").fetchone() == (2, 1)
+
+
 async def test_the_same_item_asked_again_is_not_paid_again(provider):
     provider.script.answers = numbered()
     model = models.get(provider.spec())

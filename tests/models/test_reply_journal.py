@@ -108,8 +108,14 @@ def test_the_journal_of_a_living_process_is_its_own(cache):
 
 def test_a_newer_reply_in_the_cache_stays(cache):
     with contextlib.closing(connect(cache)) as connection:
-        connection.execute("INSERT INTO replies VALUES (?,?,?,?,?)", row(b"a", "new", 9.0))
-        connection.execute("INSERT INTO replies VALUES (?,?,?,?,?)", row(b"b", "old", 1.0))
+        connection.execute(
+            "INSERT INTO replies (key, model, created, seconds, body) VALUES (?,?,?,?,?)",
+            row(b"a", "new", 9.0),
+        )
+        connection.execute(
+            "INSERT INTO replies (key, model, created, seconds, body) VALUES (?,?,?,?,?)",
+            row(b"b", "old", 1.0),
+        )
     left_by_a_dead_process(cache, row(b"a", "journal", 5.0), row(b"b", "journal", 5.0))
     opened(cache)
     assert rows_of(cache) == {b"a": "new", b"b": "journal"}

@@ -180,7 +180,8 @@ def _rows(content: bytes) -> Iterator[Row]:
         at += _HEAD.size + size
 
 
-VERSION = 1
+VERSION = 2
+"""Version 2 added checksums; replies of version 1 stay without."""
 APPLICATION = 0x6B617274  # "kart": identifies karat's cache files
 GROUP = 512
 BUSY_SECONDS = 30.0
@@ -238,9 +239,37 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.executescript(
             f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION};"
             "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, model TEXT NOT NULL, created REAL NOT NULL,"
-            " seconds REAL NOT NULL, body TEXT NOT NULL);"
+            " seconds REAL NOT NULL, body TEXT NOT NULL, checksum INTEGER);"
         )
+    elif version < VERSION:
+        _upgrade(connection)
     return connection
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    if (
+        connection.execute("PRAGMA user_version").fetchone()[0] < VERSION
+    ):  # another process may have been faster
+        connection.execute("ALTER TABLE replies ADD COLUMN checksum INTEGER")
+        connection.execute(f"PRAGMA user_version={VERSION}")
+    connection.execute("COMMIT")
+
+
+_MARKS = "?,?,?,?,?,?"
+
+
+def _columns(row: Row) -> tuple[bytes, str, float, float, str, int]:
+    """A row as the table has it."""
+    return *row, _checksum(row[0], row[3], row[4].encode())
+
+
+def _checksum(key: bytes, seconds: float, body: bytes) -> int:
+    """That of a reply under its key: a changed bit must not make it another answer."""
+    return zlib.crc32(body, zlib.crc32(_SECONDS.pack(seconds), zlib.crc32(key)))
+
+
+_SECONDS = struct.Struct("<d")
 
 
 _open: weakref.WeakSet[ReplyCache] = weakref.WeakSet()
@@ -275,12 +304,18 @@ class ReplyCache:
                 self._reader.execute("BEGIN")
                 self._loop.call_soon(self._end_reading)
             row = self._reader.execute(
-                "SELECT body, seconds, created FROM replies WHERE key=?", (key,)
+                "SELECT CAST(body AS BLOB), seconds, created, checksum FROM replies WHERE key=?", (key,)
             ).fetchone()
         except sqlite3.Error as error:
             self._complain(error)
             return None
-        return None if row is None else Entry(row[0].encode(), row[1], row[2])
+        if row is None:
+            return None
+        body, seconds, created, expected = row
+        if expected is not None and expected != _checksum(key, seconds, body):
+            _log.warning("a reply in the cache %s is damaged: the call is made again", self.path)
+            return None
+        return Entry(body, seconds, created)
 
     def _end_reading(self) -> None:
         """End the transaction that look-ups share, so that the next one sees what was committed since."""
@@ -373,8 +408,8 @@ class ReplyCache:
         try:
             writer.execute("BEGIN IMMEDIATE")
             for some in _in_powers_of_two(rows):
-                marks = ",".join(["(?,?,?,?,?)"] * len(some))
-                values = [value for row in some for value in row]
+                marks = ",".join([f"({_MARKS})"] * len(some))
+                values = [value for row in some for value in _columns(row)]
                 writer.execute(f"INSERT OR REPLACE INTO replies VALUES {marks}", values)  # noqa: S608 - only marks
             writer.execute("COMMIT")
         except sqlite3.Error as error:
@@ -396,10 +431,10 @@ def take_over(path: Path, connection: sqlite3.Connection) -> None:
     for rows in recovered(path):
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(
-            "INSERT INTO replies VALUES (?,?,?,?,?) ON CONFLICT (key) DO UPDATE SET model=excluded.model,"
-            " created=excluded.created, seconds=excluded.seconds, body=excluded.body"
+            f"INSERT INTO replies VALUES ({_MARKS}) ON CONFLICT (key) DO UPDATE SET model=excluded.model,"  # noqa: S608 - only marks
+            " created=excluded.created, seconds=excluded.seconds, body=excluded.body, checksum=excluded.checksum"
             " WHERE excluded.created > replies.created",
-            rows,
+            [_columns(row) for row in rows],
         )
         connection.execute("COMMIT")
 

@@ -70,6 +70,17 @@ def test_a_whole_row_does_not_fit_a_parameter_named_like_a_field(karat, project)
     assert karat("run", "row.py:row", "--data", "qa.jsonl").code == 0
 
 
+def test_a_prompt_in_a_file_is_checked_like_that_of_an_experiment(karat, project, says):
+    (project / "asks.py").write_text(
+        "from karat.tasks import PromptTask\nask = PromptTask('Answer {typo}', model='none@http://127.0.0.1:9/v1')\n"
+    )
+    command = ["run", "asks.py:ask", "--data", "qa.jsonl"]
+    for said in (karat(*command), karat(*command, "--check")):
+        assert said.code == 2
+        says(said.err)
+    assert not (project / "karat.db").exists()
+
+
 def test_a_missing_expected_output_is_found_before_the_run(karat, project):
     command = ["run", "task.py:shout", "--data", "good.jsonl", "--input", "question"]
     refused = karat(*command, "-e", "exact_match")

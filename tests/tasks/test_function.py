@@ -87,3 +87,34 @@ def test_a_function_that_cannot_give_an_output_is_refused(
 ) -> None:
     with refuses(RequestError):
         FunctionTask(function)
+
+
+def typed(text: str) -> str:
+    return text
+
+
+def named_like_a_field(question):  # type: ignore[no-untyped-def]  # such a parameter takes any input
+    return question
+
+
+@pytest.mark.parametrize(
+    ("function", "rows"),
+    [
+        (typed, [{"input": 1}, {"input": 2}]),
+        (named_like_a_field, [{"input": {"question": "a", "answer": "b"}}]),
+    ],
+)
+def test_inputs_of_which_none_fits_are_refused_before_the_first_record(
+    function: Callable[..., Any],
+    rows: list[dict[str, Any]],
+    refuses,  # type: ignore[no-untyped-def]  # a fixture
+) -> None:
+    with karat.open_store("memory://") as store:
+        with refuses(RequestError):
+            karat.run(function, rows, store=store)
+        assert list(store.runs.list()) == []
+
+
+def test_an_input_that_does_not_fit_beside_one_that_does_is_a_failed_record() -> None:
+    run = karat.run(typed, [{"input": {"a": 1}}, {"input": "x"}], store="memory://")
+    assert run.counts.ok >= 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import karat
-from karat.errors import RequestError
+from karat.errors import ConfigError, RequestError
 from karat.records import Example
 from karat.tasks.prompt import PromptTask, template
 from karat.testing import FakeProvider
@@ -124,11 +124,34 @@ def test_what_an_input_contains_is_never_taken_for_a_variable(value, around):
 def test_a_variable_that_is_not_there_is_refused(refuses, says):
     task = PromptTask("Say {questoin} to {input}", model="openai/x")
     assert task.variables() == ["questoin", "input"]
-    problems = task.check(Example("a", {"question": "why"}))
+    problems = task.check_inputs([Example("a", {"question": "why"})])
     assert len(problems) == 1
     says(problems[0])
     with refuses(RequestError):
         filled("{questoin}", {"question": "why"})
+
+
+def test_a_prompt_is_refused_only_where_every_example_would_fail():
+    task = PromptTask("Say {word}", model="openai/x")
+    with_word, without = Example("a", {"word": "why"}), Example("b", {"question": "why"})
+    assert task.check_inputs([without, with_word]) == []
+    assert len(task.check_inputs([without, without])) == 1
+    assert task.check_inputs([]) == []
+
+
+def test_a_run_whose_every_record_would_fail_asks_nothing_and_leaves_nothing(server, refuses):
+    spec, asked = server
+    with karat.open_store("memory://") as store:
+        with refuses(ConfigError):
+            karat.run(PromptTask("Say {wrod}", model=spec), [{"input": {"word": "hi"}}] * 3, store=store)
+        assert list(store.runs.list()) == []
+        run = karat.run(
+            PromptTask("Say {word}", model=spec), [{"input": {"x": 1}}, {"input": {"word": "b"}}], store=store
+        )
+        assert (run.counts.failed, run.counts.ok) == (1, 1)
+        with refuses(ConfigError):  # of the selected examples
+            karat.run(PromptTask("Say {word}", model=spec), run.dataset, store=store, limit=1)
+    assert len(asked) == 1
 
 
 def test_a_prompt_that_asks_the_same_of_every_example_is_refused(refuses):

@@ -38,7 +38,7 @@ from karat.cli.parser import (
     whole,
 )
 from karat.cli.terminal import Terminal
-from karat.errors import RequestError, UnknownName, did_you_mean, field_name, nearest
+from karat.errors import ConfigError, RequestError, UnknownName, did_you_mean, field_name, nearest
 from karat.formatting import Block, Details, Paragraph
 from karat.layout import Styled
 
@@ -319,13 +319,9 @@ def _check_parts(
 
     first = sample.examples[0] if sample.examples else None
     fields = list(first.input) if first is not None and isinstance(first.input, dict) else []
-    problem = checks.input_problem(runs[0].task, sample)
-    if problem is not None:
-        fix = f"name the field with --input{_one_of(fields)}" if fields else "check --input"
-        raise UsageError(f"{given.data}: {problem}; {fix}")
-    problem = checks.record_problem(runs[0].task, sample)
-    if problem is not None:
-        raise UsageError(problem)
+    found = sample.problems_of(runs[0].task)
+    if found:
+        raise ConfigError(found, given.data)
     for each in evaluators:
         if checks.lacks_reference(each.evaluator, sample):
             others = _one_of([*fields, *(first.metadata if first is not None else ())])

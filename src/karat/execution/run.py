@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
+from itertools import islice
 from typing import Any, Unpack
 
 import msgspec
 
-from karat.errors import RequestError
+from karat.errors import ConfigError, RequestError
 from karat.execution.arguments import (
     DEFAULT_CONCURRENCY,
     DatasetLike,
@@ -90,6 +91,10 @@ async def run_async(
     the_store = store_of(store, [dataset])
     data = the_store.datasets.put(dataset_of(dataset, the_store))
     data_id, count = data.header.id, data.header.count
+    last = count if limit is None else min(count, offset + limit)
+    problems = the_task.check_inputs(islice(data, offset, last))
+    if problems:
+        raise ConfigError(problems, f"task {the_task.name!r}")
     described = the_task.configuration()
     configuration = fingerprint(
         task=described,
@@ -100,7 +105,6 @@ async def run_async(
         limit=limit,
     )
     wanted = Wanted(configuration, the_task.code(), how.new, how.retry_failed, how.accept_code_change)
-    selected = len(range(count)[offset : None if limit is None else offset + limit])
     header = RunHeader(
         format=FORMAT,
         id="",
@@ -116,7 +120,7 @@ async def run_async(
         metadata=how.metadata,
         description=how.description,
         environment=environment(),
-        counts=Counts(pending=0 if the_task.units_declared else attempts * selected),
+        counts=Counts(pending=0 if the_task.units_declared else attempts * max(0, last - offset)),
     )
     remark = the_task.remark((id for id, _ in data.encoded()), attempts)
     run, decision, lease = await open_or_wait(

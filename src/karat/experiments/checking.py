@@ -21,7 +21,6 @@ from karat.errors import (
     KaratError,
     RequestError,
     did_you_mean,
-    field_name,
     refuse_nul,
     wording,
 )
@@ -38,9 +37,7 @@ from karat.experiments.plan import (
     file_beside,
     function_at,
     function_task,
-    input_problem,
     lacks_reference,
-    record_problem,
     refuse_absent,
     refuse_unfit,
     refuse_unknown,
@@ -63,6 +60,7 @@ from karat.store import open_existing
 from karat.store.run_labels import check_labels
 from karat.tasks import Task
 from karat.tasks.prompt import PromptTask
+from karat.tasks.recorded import RecordedOutputs
 
 T = TypeVar("T")
 
@@ -287,8 +285,6 @@ class _Check:
             raise PlacedError(blamed(("task",), entry.params, str(error)), problems_of(error)) from error
 
     def _recorded(self, entry: RecordedEntry, models: list[str]) -> Any:
-        from karat.tasks.recorded import RecordedOutputs
-
         if models or self.params:
             raise RequestError("recorded outputs take no model and no parameters")
         return RecordedOutputs(self._path(entry.recorded), output=entry.output, id=entry.id, name=entry.name)
@@ -333,33 +329,21 @@ class _Check:
         """Check the tasks against the data: the variables of a prompt, a function's parameter, recorded ids."""
         found: dict[str, Place] = {}
         for run in runs:
-            task = run.task
-            if isinstance(task, PromptTask) and self.sample.examples:
-                place: Place = ("matrix", "prompt") if "prompt" in run.matrix else ("task", "prompt")
-                found |= dict.fromkeys(task.check(self.sample.examples[0]), place)
-            problem = input_problem(task, self.sample)
-            if problem is not None:
-                found[f"{problem}; {self._input_fix()}"] = ("dataset",)
-            problem = record_problem(task, self.sample)
-            if problem is not None:
-                found[problem] = ("task",)
+            place: Place = ("dataset",)
+            if isinstance(run.task, PromptTask):
+                place = ("matrix", "prompt") if "prompt" in run.matrix else ("task", "prompt")
+            elif isinstance(run.task, RecordedOutputs):
+                place = ("task",)
+            found |= dict.fromkeys(self.sample.problems_of(run.task), place)
         for text, where in found.items():
             self._problem(where, text)
 
-    def _input_fix(self) -> str:
-        row = self.sample.examples[0].input
-        if not isinstance(row, dict):
-            return "check input:"
-        return f"name the field with input:, one of {', '.join(map(field_name, list(row)[:10]))}"
-
     def _data_of_graph(self, task: Any, dataset: Any) -> Any:
         """The dataset of the file, checked against the graph, or else the graph's own."""
+        if self.file.dataset is not None:
+            return dataset
         with in_file_of(task.name):
-            if self.file.dataset is None:
-                return task.dataset()
-            if self.sample.examples:
-                task.check(self.sample.examples)
-        return dataset
+            return task.dataset()
 
     # Evaluators and aggregators -----------------------------------------------------
 

@@ -258,13 +258,12 @@ class DataSample:
             return True
         return not self._whole and (self._dataset is None or any(map(test, self._dataset)))
 
-
-def input_problem(task: Any, sample: DataSample) -> str | None:
-    """Explain by the first example why no input fits the first parameter of a task; None if one fits."""
-    if not hasattr(task, "misfit") or sample.may_have(lambda example: task.misfit(example) is None):
-        return None
-    first = sample.examples[0]
-    return f"example {first.id!r}: {task.misfit(first)}"
+    def problems_of(self, task: Task) -> list[str]:
+        """Why a task can make an output of none of the examples; empty where that is not known."""
+        found = task.check_inputs(self.examples)
+        if not found or self._whole:
+            return found
+        return [] if self._dataset is None else task.check_inputs(self._dataset)
 
 
 def lacks_reference(evaluator: Any, sample: DataSample) -> bool:
@@ -351,21 +350,6 @@ def field_problems(built: Resolved, sample: DataSample) -> Iterator[Problem]:
             ):
                 known = {str(key) for example in sample.examples for key in example.metadata}
                 yield ("params", name), unknown_metadata(field, known)
-
-
-def record_problem(task: Any, sample: DataSample) -> str | None:
-    """Why recorded outputs are those of another dataset."""
-    if not isinstance(task, RecordedOutputs) or not sample.examples:
-        return None
-    recorded = task.ids
-    if sample.may_have(lambda example: example.id in recorded):
-        return None
-    first = sample.examples[0].id
-    return (
-        f"no record of {task.path} belongs to an example: the records have ids such as {min(recorded)!r:.60}, the"
-        f" examples such as {first!r:.60}; name the fields of the ids: {wording('--id', 'id=')} of the dataset and"
-        f" {wording('--output-id', 'id=')} of the records, or id: in an experiment"
-    )
 
 
 def record_notice(task: Any, dataset: Any) -> str:

@@ -6,12 +6,12 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from karat import paths
 from karat.datasets import Dataset
-from karat.errors import KaratError, RequestError
+from karat.errors import ConfigError, KaratError, RequestError
 from karat.graph._configuration import Configuration, check_data_fields, read_configuration, read_outline
 from karat.graph._lookup import find_task
 from karat.graph._plan import PASSED_ON, GraphPlan, failed
@@ -60,18 +60,26 @@ class GraphTask(Task):
                 problems.add(where, sentence)
             problems.raise_all()
         data = task_dataset(self.graph.data, self.graph.place, self.golden_keys(), file=file, count=count)
-        self.check(data)
+        self._check_fields(data)
         return data
 
-    def check(self, examples: Iterable[Example]) -> None:
+    def check_inputs(self, examples: Iterable[Example]) -> list[str]:
+        try:
+            self._check_fields(examples)
+        except ConfigError as error:
+            return [f"{self.graph.place.name}, {problem}" for problem in error.problems]
+        return []
+
+    def _check_fields(self, examples: Iterable[Example]) -> None:
         """Refuse data without the fields that the graph needs; empty data pass."""
-        looked_at = list(islice(examples, LOOKED_AT))
+        rest = iter(examples)
+        looked_at = list(islice(rest, LOOKED_AT))
         if not looked_at:
             return
         try:
             check_data_fields(self.graph, [*_fields(looked_at), *self.run_args, "id"])
-        except KaratError:  # a later record may have it
-            check_data_fields(self.graph, [*_fields(examples), *self.run_args, "id"])
+        except ConfigError:  # a later record may have it
+            check_data_fields(self.graph, [*_fields(chain(looked_at, rest)), *self.run_args, "id"])
 
     @property
     def notes(self) -> list[str]:

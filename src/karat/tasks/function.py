@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from karat.errors import RequestError
+from karat.errors import RequestError, field_name, wording
 from karat.keys import code_fingerprint, json_or_types, may_ask_models
 from karat.records import Example, Output, Value
 from karat.serialization import annotations_of, converter
@@ -63,6 +63,13 @@ class Task:
         """Return the names of the units of an example; most tasks have one unnamed unit."""
         return [""]
 
+    def check_inputs(self, examples: Iterable[Example]) -> list[str]:
+        """Return why an output can be made of none of these examples; an empty list where one may succeed.
+
+        The stage asks before the first record, and refuses the run: the same mistake would fail every record.
+        """
+        return []
+
     def summarize(self, example: Example, unit: str, output: Value) -> Mapping[str, str]:
         """Return texts that tables show for a unit in place of `input`, `expected` and `output`.
 
@@ -84,8 +91,6 @@ class Task:
 
     def code(self) -> str | None:
         """Return a fingerprint of the code that the outputs depend on; None if it cannot be known."""
-        from karat.keys import code_fingerprint
-
         return code_fingerprint(self)
 
     def remark(self, ids: Iterable[str], attempts: int) -> str:
@@ -177,7 +182,22 @@ class FunctionTask(Task):
             if name not in known and not takes_all:
                 raise RequestError(f"task {self.name!r} has no parameter {name!r}")
 
-    def misfit(self, example: Example) -> str | None:
+    def check_inputs(self, examples: Iterable[Example]) -> list[str]:
+        first: Example | None = None
+        for example in examples:
+            if self._misfit(example) is None:
+                return []
+            first = first or example
+        if first is None:
+            return []
+        rows = isinstance(first.input, dict)
+        where = f"with {wording('--input', 'input=')}, or input: in an experiment"
+        fix = f"name {'the' if rows else 'another'} field {where}"
+        fix += f" (one of {', '.join(map(field_name, list(first.input)[:10]))})" if rows else ""
+        fix += f", or annotate {self._first} with the type of the input"
+        return [f"example {first.id!r}: {self._misfit(first)}; {fix}"]
+
+    def _misfit(self, example: Example) -> str | None:
         """Why the example's input does not fit the first parameter; None where it fits.
 
         A whole row does not fit a parameter without annotation that is named like one of the row's fields.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -88,13 +88,16 @@ class PromptTask(Task):
             found.update(dict.fromkeys(m.group(2) for m in _VARIABLE.finditer(text) if m.group(2)))
         return list(found)
 
-    def check(self, example: Example) -> list[str]:
-        """What is wrong with the prompt for an example: variables that its input does not have."""
-        return [
-            problem
-            for name in self.variables()
-            if isinstance(problem := _value(name, example.input), _Unknown)
-        ]
+    def check_inputs(self, examples: Iterable[Example]) -> list[str]:
+        variables = self.variables()
+        first: Sequence[str] = ()
+        for example in examples:
+            values = (_value(name, example.input) for name in variables)
+            lacking = [value for value in values if isinstance(value, _Unknown)]
+            if not lacking:
+                return []
+            first = first or lacking
+        return [*first]
 
     def _fill(self, given: object) -> list[dict[str, Any]]:
         """The messages for an input."""

@@ -172,6 +172,21 @@ class RecordedOutputs(Task):
         """The ids of the examples that have a record."""
         return {id for id, _ in self._where}
 
+    def check_inputs(self, examples: Iterable[Example]) -> list[str]:
+        recorded = self.ids
+        first: str | None = None
+        for example in examples:
+            if example.id in recorded:
+                return []
+            first = first or example.id
+        if first is None:
+            return []
+        return [
+            f"no record of {self.path} belongs to an example: the records have ids such as {min(recorded)!r:.60}, the"
+            f" examples such as {first!r:.60}; name the fields of the ids: {wording('--id', 'id=')} of the dataset and"
+            f" {wording('--output-id', 'id=')} of the records, or id: in an experiment"
+        ]
+
     def remark(self, ids: Iterable[str], attempts: int) -> str:
         """Say which records belong to no example, and whether there are more attempts than are asked for."""
         here = set(ids)

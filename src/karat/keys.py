@@ -98,6 +98,43 @@ def code_fingerprint(part: object) -> str | None:
     return digest("\n".join(sources).encode("utf-8", "surrogatepass"))
 
 
+DECLARED = "version "
+"""Begins the code of a task that declares its version."""
+
+
+def task_code(part: object) -> str | None:
+    """The code of a task: the version it declares and the name of its file, or a hash of its source.
+
+    The module is not a part of it: one file has other module names from the command line, from Python and as a script.
+    """
+    version = getattr(part, "version", None)
+    return f"{DECLARED}{version} of {_place(part)}" if isinstance(version, str) else code_fingerprint(part)
+
+
+def _place(part: Any) -> str:
+    """The file of a project's callable or class, without its folder, and the name in it; elsewhere its module."""
+    target = part if hasattr(part, "__qualname__") else type(part)
+    file = source_file(target)
+    return f"{Path(file).stem}.{target.__qualname__}" if file else _qualified(part)
+
+
+def source_file(part: object) -> str:
+    """The project file that defines a callable or the class of an object; empty where no such file is known."""
+    while isinstance(part, functools.partial):
+        part = part.func
+    target: Any = part if hasattr(part, "__qualname__") else type(part)
+    file = _file(sys.modules.get(getattr(target, "__module__", None) or ""))
+    written_in = target.__code__.co_filename if isinstance(target, types.FunctionType) else None
+    if file is None or (written_in and Path(written_in).name != file.name):
+        return ""
+    return project_file(str(file))
+
+
+def project_file(path: str) -> str:
+    """The path of a file of the project; empty for one of karat, of Python or of an installed package, and for none."""
+    return path if path and _is_project(Path(path)) else ""
+
+
 def may_ask_models(part: object) -> bool:
     """Whether code may ask a model that an environment variable names; True where that cannot be excluded.
 
@@ -455,7 +492,7 @@ def json_or_types(value: object) -> Any:
         return {str(key): json_or_types(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [json_or_types(item) for item in value]
-    return f"<{_qualified(type(value))}>"
+    return f"<{_place(type(value))}>"
 
 
 def _json_or_type(value: Any) -> str:
@@ -481,6 +518,8 @@ class Wanted(msgspec.Struct, frozen=True):
     retry_failed: bool = False
     accept_code_change: bool = False
     what: str = "run"
+    source: str = ""
+    """The file of the task's code."""
 
 
 class Previous(msgspec.Struct, frozen=True):
@@ -496,10 +535,25 @@ class Previous(msgspec.Struct, frozen=True):
     created: float = 0.0
     accepted: Sequence[str] = ()
     """Other code that it was continued with, by --accept-code-change."""
+    source: str = ""
+    """The file that its task was in."""
 
     def has_code(self, code: str | None) -> bool:
         """Whether this code began it, or was accepted to continue it."""
         return code is not None and (code == self.code or code in self.accepted)
+
+    def is_of(self, wanted: Wanted) -> bool:
+        """Whether it is of the same task: of the same code, or of other code in its file.
+
+        A project may be moved, so a file of that name elsewhere is another one only while the first is still there. Two
+        files may declare the same version, so a version alone is not the same code.
+        """
+        if not (self.source and wanted.source) or self.source == wanted.source:
+            return True
+        if self.has_code(wanted.code) and not str(wanted.code).startswith(DECLARED):
+            return True
+        there = Path(self.source)
+        return there.name == Path(wanted.source).name and not there.is_file()
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -528,6 +582,7 @@ def _recency(previous: Previous) -> tuple[int, float]:
 def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
     """The table of cases. `previous` are those with the same configuration, in any order."""
     what = wanted.what
+    previous = [each for each in previous if each.is_of(wanted)]
     if not previous:
         return Decision("create")
     newest = max(previous, key=_recency)

@@ -637,6 +637,8 @@ class RunHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Fingerprint of the code; None where it cannot be known."""
     accepted_code: list[str] = []
     """Fingerprints of other code that continued it, by --accept-code-change."""
+    source: str = ""
+    """The file of the task's code: a task of the same name in another file is another task."""
     replicate: int = 1
     attempts: int = 1
     offset: int = 0

@@ -28,7 +28,7 @@ from karat.execution.engines import engines, failure_of, item_failure
 from karat.execution.expected_items import Together, run_lengths
 from karat.execution.pipeline import Done, Phase, Stage, defaults, environment, open_or_wait
 from karat.execution.progress import Listener
-from karat.keys import Wanted, fingerprint, output_item
+from karat.keys import Wanted, fingerprint, output_item, project_file
 from karat.models._recording import recording
 from karat.records import (
     FORMAT,
@@ -104,7 +104,14 @@ async def run_async(
         offset=offset,
         limit=limit,
     )
-    wanted = Wanted(configuration, the_task.code(), how.new, how.retry_failed, how.accept_code_change)
+    wanted = Wanted(
+        configuration,
+        the_task.code(),
+        source=project_file(the_task.source()),
+        new=how.new,
+        retry_failed=how.retry_failed,
+        accept_code_change=how.accept_code_change,
+    )
     header = RunHeader(
         format=FORMAT,
         id="",
@@ -112,6 +119,7 @@ async def run_async(
         task=the_task.name,
         configuration=configuration,
         code=wanted.code,
+        source=wanted.source,
         attempts=attempts,
         offset=offset,
         limit=limit,

@@ -162,6 +162,9 @@ class GraphTask(Task):
     def code(self) -> str | None:
         return self._code
 
+    def source(self) -> str:
+        return str(self.graph.place.file)
+
 
 def _code(parts: list[Any]) -> str | None:
     """One fingerprint of all the code that a graph calls; None where some of it cannot be known."""

@@ -49,7 +49,7 @@ from karat.models import record_tool_call
 from karat.records import Example, Output
 from karat.registry import check_parameters, parameters_of
 from karat.serialization import encode, prepared, to_json_value
-from karat.tasks import Context, Task, code_fingerprint
+from karat.tasks import Context, Task, source_file, task_code
 
 MOST_MEMORIES = 200_000
 """Memories in one snapshot; more is taken for a fault of the system."""
@@ -112,6 +112,8 @@ class SystemSpec(msgspec.Struct, frozen=True):
     configuration: Any
     control: bool
     code: str | None
+    source: str
+    """The file of its code."""
     asked_for: str
     """How it was named, such as `file.py:Class`."""
 
@@ -203,7 +205,8 @@ def system_spec(given: object, params: Mapping[str, Any] | None = None, seed: in
             capabilities=capabilities,
             configuration=to_json_value(first.configuration(), f"the configuration of {name}"),
             control=isinstance(first, ControlSystem),
-            code=code_fingerprint(type(first)),
+            code=task_code(type(first)),
+            source=source_file(type(first)),
             asked_for=given if isinstance(given, str) else name,
         )
     with _faults_of(given, "cannot be closed"):
@@ -265,6 +268,9 @@ class MemoryTask(Task):
 
     def code(self) -> str | None:
         return self.system.code
+
+    def source(self) -> str:
+        return self.system.source
 
     def call_units(self, example: Example, context: Context) -> Iterator[tuple[str, Any]]:
         sample = as_sample(example)

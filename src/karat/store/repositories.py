@@ -421,6 +421,7 @@ class Staged(Repository[H, B]):
             total=header.counts.total,
             created=row.created,
             accepted=getattr(header, "accepted_code", ()),
+            source=getattr(header, "source", ""),
             holder=None if row.finished is not None else holder_of(self._backend, row.number),
         )
 

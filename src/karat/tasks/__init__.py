@@ -14,6 +14,8 @@ from karat.tasks.function import Task as Task
 if TYPE_CHECKING:
     from karat.keys import code_fingerprint as code_fingerprint
     from karat.keys import may_ask_models as may_ask_models
+    from karat.keys import source_file as source_file
+    from karat.keys import task_code as task_code
     from karat.tasks.prompt import PromptTask as PromptTask
     from karat.tasks.recorded import RecordedOutputs as RecordedOutputs
 else:
@@ -22,7 +24,7 @@ else:
         {
             "prompt": "PromptTask",
             "recorded": "RecordedOutputs",
-            "karat.keys": "code_fingerprint may_ask_models",
+            "karat.keys": "code_fingerprint may_ask_models source_file task_code",
         },
         "Context",
         "FunctionTask",

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from karat.errors import RequestError, field_name, wording
-from karat.keys import code_fingerprint, json_or_types, may_ask_models
+from karat.keys import json_or_types, may_ask_models, source_file, task_code
 from karat.records import Example, Output, Value
 from karat.serialization import annotations_of, converter
 
@@ -91,7 +91,14 @@ class Task:
 
     def code(self) -> str | None:
         """Return a fingerprint of the code that the outputs depend on; None if it cannot be known."""
-        return code_fingerprint(self)
+        return task_code(self)
+
+    def source(self) -> str:
+        """Return the path of the file with the task's code; empty where there is none.
+
+        Tasks of the same name in two files are two tasks (docs/keys.md).
+        """
+        return source_file(self)
 
     def remark(self, ids: Iterable[str], attempts: int) -> str:
         """Return a notice for the user about this task and these examples, such as unused recorded outputs."""
@@ -264,7 +271,10 @@ class FunctionTask(Task):
         return {"task": self.name, "parameters": json_or_types(self.parameters), **extra}
 
     def code(self) -> str | None:
-        return code_fingerprint(self.function)
+        return task_code(self.function)
+
+    def source(self) -> str:
+        return source_file(self.function)
 
     @property
     def names_models(self) -> bool:  # type: ignore[override]  # a class attribute of the base, decided here per function

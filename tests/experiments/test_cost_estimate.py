@@ -10,7 +10,7 @@ import pytest
 from karat import models
 from karat.errors import RequestError
 from karat.experiments.checking import read_experiment
-from karat.experiments.cost_estimate import estimate_plan, estimate_text
+from karat.experiments.cost_estimate import Range, estimate_plan, estimate_text
 from karat.testing import FakeProvider
 
 
@@ -291,6 +291,30 @@ def test_without_a_limit_or_a_price_nothing_is_promised(experiment):
     (unpriced,) = estimate_plan(plan(f"prompt: '{{input}}', model: 'x@{server.url}', max_tokens: 5"))
     assert unpriced.cost.low is None
     assert "unknown" in estimate_text([unpriced])
+
+
+@pytest.mark.parametrize(
+    ("extra", "most"),
+    [("", 512), (", max_tokens: 7", 7), (", max_tokens: 9000", 2048), (", schema: {type: object}", 2048)],
+)
+def test_the_embedded_model_costs_nothing_and_ends_at_its_own_limit(experiment, extra, most):
+    _, plan = experiment
+    judged = "evaluators: [{name: llm_judge, params: {criterion: short, judge: local/smollm2-135m}}]\n"
+    made, judge = estimate_plan(plan(f"prompt: '{{input}}', model: local/smollm2-135m{extra}", judged))
+    assert made.output_tokens.high == 50 * most
+    for each in (made, judge):
+        assert each.cost == Range(0.0, 0.0, 0.0)
+        assert "cost           $0.0000" in estimate_text([each])
+    assert judge.input_tokens.high is not None
+
+
+def test_the_price_list_knows_the_longest_answer(experiment):
+    _, plan = experiment
+    text = Path("models.yaml").read_text()
+    Path("models.yaml").write_text(text.replace("output: 50", "output: 50, max_output: 40"))
+    (made,) = estimate_plan(plan("prompt: '{input}', model: m"))
+    assert made.output_tokens.high == 50 * 40
+    assert made.cost.high == pytest.approx((made.input_tokens.high * 10 + 2000 * 50) / 1e6)
 
 
 def test_code_is_estimated_from_records_alone(experiment):

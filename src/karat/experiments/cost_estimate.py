@@ -54,6 +54,9 @@ class Range(msgspec.Struct, frozen=True):
     high: float | None
 
 
+FREE = Range(0.0, 0.0, 0.0)
+
+
 class RunEstimate(msgspec.Struct, frozen=True):
     """The estimated usage of one run, or of one evaluator that judges its outputs."""
 
@@ -139,7 +142,7 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int, batch: bo
     mean = sum(size for size, _ in sizes) / len(sizes) if sizes else 0.0
     has_media = any(media for _, media in sizes)
     low, value, high = (items * mean / each for each in BYTES_PER_TOKEN)
-    most, price = task.max_tokens, _endpoint_of(task.model, batch).price_at_tier
+    most, price = task.answer_tokens, _endpoint_of(task.model, batch).price_at_tier
     output = Range(None, 0.0, None if most is None else float(items * most))
     cost = Range(None, None, None)
     if price is not None:
@@ -147,9 +150,13 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int, batch: bo
         if output.high is not None and not has_media:
             upper = (high * price.dearest_input + output.high * price.dearest_output) / 1e6
         cost = Range(None, low * (price.input if price.cache_read is None else price.cache_read) / 1e6, upper)
-    basis = "input tokens from prompt size, at 2.5 to 5.5 bytes per token; output from 0 to max_tokens tokens"
+        if price.free:
+            cost = FREE
+    basis = "input tokens from prompt size, at 2.5 to 5.5 bytes per token"
     if most is None:
-        basis += f", which is not set: {_run_five()}"
+        basis += f"; max_tokens is not set, and the model's own limit is unknown: {_run_five()}"
+    else:
+        basis += f"; output from 0 to {most:,} tokens per item"
     if has_media:
         basis += f"; the tokens of images, audio and files are unknown: {_run_five()}"
     seconds = max(_paced(task.model.endpoint.limits, items, value), default=None)
@@ -202,7 +209,7 @@ async def _counted_judge(
         basis = f"it is code, so its model calls are unknown: {_run_five()}"
         return RunEstimate(name, None, items, unknown, unknown, unknown, None, basis, prepared.key)
     spec = ", ".join(judge.settings.names)
-    limits = [each.task.max_tokens if isinstance(each.task, PromptTask) else None for each in runs]
+    limits = [each.task.answer_tokens if isinstance(each.task, PromptTask) else None for each in runs]
     known = [limit for limit in limits if limit is not None]
     most = max(known) if len(known) == len(limits) else None
     lengths = [1, None, None if most is None else 4 * most]
@@ -225,13 +232,16 @@ async def _counted_judge(
     if low.lowest_cost is not None:
         upper = None if high is None or high.highest_cost is None else items * high.highest_cost
         cost = Range(None, items * low.lowest_cost, upper)
+    prices = [_endpoint_of(model, batch).price_at_tier for model in judge.settings.models]
+    if all(price is not None and price.free for price in prices):
+        cost = FREE
     seconds = None if typical.seconds is None else items * typical.seconds
     basis = (
         f"requests of the judge about outputs of 1 to {4 * most:,} bytes" if most else "requests of the judge"
     )
     basis += ", at 2.5 to 5.5 bytes per token; replies from 0 to max_tokens tokens; no repairs"
     if most is None:
-        basis += f"; the task sets no max_tokens: {_run_five()}"
+        basis += f"; the longest output of the task is unknown: {_run_five()}"
     if seconds is not None:
         basis += _TIME_FROM_LIMITS
     return RunEstimate(name, spec, items, input_tokens, output_tokens, cost, seconds, basis, prepared.key)
@@ -567,6 +577,8 @@ def _shown(given: Range, unit: str = "", digits: int = 0) -> str:
     def number(value: float) -> str:
         return f"{unit}{value:,.{digits}f}"
 
+    if given == FREE:
+        return number(0.0)
     parts = [] if given.value is None else [f"about {number(given.value)}"]
     if given.high is not None:
         parts.append(f"{'at most' if not given.low else f'{number(given.low)} to'} {number(given.high)}")

@@ -133,6 +133,14 @@ class Model:
         """How many tokens a prompt and its answer may have together; None if that is unknown."""
         return provider_of(self.endpoint).context_tokens(self.endpoint)
 
+    def answer_tokens(self, limit: int | None = None, *, structured: bool = False) -> int | None:
+        """How many tokens an answer has at most: `limit`, else the limit of the model's parameters, else its own."""
+        given = limit or self.endpoint.parameters.get("max_tokens")
+        context = self.context_tokens
+        if given is None:
+            given = provider_of(self.endpoint).answer_tokens(self.endpoint, structured)
+        return given if given is None or context is None else min(int(given), context)
+
     @property
     def follows_grammar(self) -> bool:
         """Whether every keyword of a schema binds the answer, as a grammar does; otherwise only the portable ones."""

@@ -104,10 +104,11 @@ class PromptTask(Task):
         return [fill(given) for fill in self._fills]
 
     @property
-    def max_tokens(self) -> int | None:
-        """The longest answer: the prompt's own limit, else the model's."""
-        given = self._parameters.get("max_tokens") or self.model.endpoint.parameters.get("max_tokens")
-        return None if given is None else int(given)
+    def answer_tokens(self) -> int | None:
+        """The longest answer, by the prompt's own limit or the model's; None if it is unknown."""
+        return self.model.answer_tokens(
+            self._parameters.get("max_tokens"), structured=self._schema is not None
+        )
 
     def prompt_size(self, given: object) -> tuple[int, int]:
         """Bytes of the texts for an input, with the schema that goes with them; and its images, audio and files."""

@@ -345,6 +345,10 @@ class Provider:
         """How many tokens a prompt and its answer may have together; None if that is unknown."""
         return None
 
+    def answer_tokens(self, endpoint: Endpoint, structured: bool) -> int | None:
+        """How many tokens an answer has at most if the request sets no limit; None if that is unknown."""
+        return endpoint.price.max_output if endpoint.price is not None else None
+
     def format(self, endpoint: Endpoint) -> WireFormat:
         """The wire format of an endpoint."""
         return _formats.get(endpoint.api) or wire_format(endpoint.api)

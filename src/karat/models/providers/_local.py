@@ -167,6 +167,9 @@ class Local(Provider):
     def context_tokens(self, endpoint: Endpoint) -> int | None:
         return context_tokens()
 
+    def answer_tokens(self, endpoint: Endpoint, structured: bool) -> int | None:
+        return context_tokens() if structured else ANSWER
+
     def embeddings_url(self, base_url: str) -> str:
         raise RequestError(
             "a local GGUF model generates text and does not embed: use local/wordllama or openai/NAME"

@@ -18,6 +18,7 @@ from karat.formatting import Heading, Paragraph, Table, as_text
 from karat.layout import Layout, display_width
 from karat.memory import _pipeline as pipeline
 from karat.memory._evaluate import JUDGE_VARIABLES
+from karat.memory._system import abbreviation
 from karat.memory.systems._baselines import FullContext
 from karat.store.rows import row_tables
 from karat.testing import FakeProvider
@@ -74,9 +75,23 @@ def test_a_report_has_the_accuracy_with_and_without_unanswerable_questions(two, 
     stated = one.metrics["abstention"]
     names = ("accuracy_answerable", "correct_refusal_rate", "false_refusal_rate")
     figures = [one.metrics["question_answering"]["correct_ratio"], *(stated[name] for name in names)]
-    assert list(shown.values())[:4] == [f"{figure:.1%}" for figure in figures]
+    assert list(shown.values())[:4] == [f"{figure:.3f}" for figure in figures]
     assert figures[0] != figures[1]
     says(*(f"{label}: {figure}" for label, figure in list(shown.items())[:4]))
+
+
+def test_a_report_names_the_question_types_and_writes_rates_like_other_reports(two):
+    _, one, _ = two
+    types = {
+        question.type_abbrev or abbreviation(question.type): question.type for question in sample().questions
+    }
+    assert one.metrics["question_types"] == types
+    text = one.report()
+    table, legend = text.partition("Correct answers by question type")[2].split("\n\n")[:2]
+    for short, name in types.items():
+        assert re.search(rf"^{short} .*\d\.\d{{3}}", table, re.MULTILINE)
+        assert re.search(rf"^\s*{short} +{name}$", legend, re.MULTILINE)
+    assert "%" not in text.replace("95 % interval", "")
 
 
 def test_dimensions_that_apply_to_no_record_do_not_stop_a_comparison(tmp_path, says):
@@ -286,7 +301,7 @@ def test_everything_in_the_terminal_is_in_the_json_document(tmp_path):
     said = made.to_dict()
     shown: set[str] = set()
     for value in numbers_in(said):
-        shown |= {f"{value:.1%}", f"{value:.0f}", f"{value:,}", f"${value:.4f}", f"{value * 1000:.1f}"}
+        shown |= {f"{value:.0f}", f"{value:,}", f"${value:.4f}", f"{value * 1000:.1f}"}
         shown |= {f"{value:.{digits}f}" for digits in (1, 2, 3)}
     words = json.dumps(said, ensure_ascii=False)
     found = 0
@@ -300,7 +315,7 @@ def test_everything_in_the_terminal_is_in_the_json_document(tmp_path):
             assert json.dumps(text, ensure_ascii=False)[1:-1] in words
         elif isinstance(block, Table):
             for cell in (cell for row in block.rows for cell in row):
-                for figure in re.findall(r"\$?\d[\d,]*(?:\.\d+)?%?", str(cell)):
+                for figure in re.findall(r"\$?\d[\d,]*(?:\.\d+)?", str(cell)):
                     found += 1
                     assert figure in shown or figure in words or figure == "1,000", (figure, cell)
     assert found > 50

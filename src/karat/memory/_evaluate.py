@@ -40,7 +40,7 @@ from karat.memory._pipeline import (
     prompt_identity,
     system_spec,
 )
-from karat.memory._system import MemorySystem, Sample, as_example, units_of
+from karat.memory._system import NO_TYPE, MemorySystem, Sample, as_example, units_of
 from karat.records import Call, Example, Failed, ItemResult, Ok, Output
 from karat.registry import parameters_of
 from karat.stats import cohen_kappa, percent_agreement
@@ -809,6 +809,7 @@ def _second_files(
 ) -> dict[str, Any]:
     """Write the files of stage 2 and return the metrics."""
     agreement, judgments = _Agreement(), Counter[str]()
+    types: dict[str, dict[str, None]] = {}
     results = groupby(evaluation.results(), attrgetter("example"))
     following = next(results, None)
     with ExitStack() as stack:
@@ -828,9 +829,13 @@ def _second_files(
                 judged = found.get(unit, {})
                 is_session = unit.startswith("session/")
                 block = _eval_block(output.value, judged, is_session, judgments)
+                if not is_session:
+                    short = output.value.get("question_type_abbrev") or NO_TYPE
+                    types.setdefault(short, {})[output.value.get("question_type") or "no type"] = None
                 _compare_methods(agreement, str(sample), judged)
                 (sessions if is_session else questions).write({**output.value, "eval": block})
     metrics = _metrics(stage, aggregation, chosen, agreement, judgments)
+    metrics["question_types"] = {short: " or ".join(names) for short, names in sorted(types.items())}
     files.write_document(folder / files.METRICS, metrics)
     stage.manifest["judge"] = {
         "judge": chosen.spec,

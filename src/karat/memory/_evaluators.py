@@ -24,6 +24,7 @@ from karat.memory._dimensions import (
     refused,
 )
 from karat.memory._matching import Matcher
+from karat.memory._system import NO_TYPE
 from karat.records import EvaluatorSpec, Failed, Ok, Result
 from karat.stats import MeanState
 
@@ -303,7 +304,7 @@ def about_question(record: Record) -> dict[str, Any]:
             else recall == 1.0
         )
     return {
-        "type": record.get("question_type_abbrev") or "NA",
+        "type": record.get("question_type_abbrev") or NO_TYPE,
         "difficulty": record.get("difficulty") or "",
         "answerable": record.get("answerable", True),
         "refused": refused(record),

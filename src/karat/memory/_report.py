@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import karat
 from karat.errors import option, plural
-from karat.formatting import Block, Heading, Paragraph, Table
+from karat.formatting import Block, Details, Heading, Paragraph, Table
+from karat.formatting import interval as interval_text
 from karat.memory._dimensions import BY_KEY, DIMENSIONS
 from karat.memory._evaluators import CONTEXT
 
@@ -39,8 +40,8 @@ WIDE = 0.5
 
 
 def share(value: float | None) -> str:
-    """A rate in per cent."""
-    return NA if value is None else f"{value:.1%}"
+    """A rate, as every report writes it."""
+    return number(value, 3)
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -72,6 +73,8 @@ def report_blocks(made: MemoryEvaluation) -> list[Block]:
         found = metrics[f"accuracy_by_{name}"]
         if len(found) > 1:
             blocks += [Heading(title), _groups(found)]
+            if name == "question_type":
+                blocks += _legend(metrics["question_types"])
     if metrics["agreement_with_matcher"]:
         blocks += [Heading("Agreement of the judge with the deterministic matcher"), _agreement(metrics)]
     spent = made.manifest.get("efficiency")
@@ -134,7 +137,7 @@ def few_samples(made: MemoryEvaluation) -> str:
 def _span(interval: dict[str, Any] | None) -> str:
     if interval is None or interval["low"] is None or interval["high"] is None:
         return ""
-    return f" [{share(interval['low'])}, {share(interval['high'])}]"
+    return f" {interval_text(interval['low'], interval['high'])}"
 
 
 def _dimensions(metrics: dict[str, Any]) -> Table:
@@ -154,7 +157,7 @@ def _dimensions(metrics: dict[str, Any]) -> Table:
                     str(block["num_judge_errors"]) if place == 0 and block["num_judge_errors"] else "",
                 ]
             )
-    head = ["dimension", "rate", "value", "95% interval", "n", "judge errors"]
+    head = ["dimension", "rate", "value", "95 % interval", "n", "judge errors"]
     if not any(row[-1] for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
     return Table(head, rows, right=[2, 4, 5][: len(head) - 3])
@@ -177,9 +180,9 @@ def _details(metrics: dict[str, Any]) -> Table:
         ["answerable questions refused", share(abstention["false_refusal_rate"])],
         ["evidence retrieved, answer wrong", share(used["retrieved_but_not_used"])],
         ["answer right without the evidence", share(used["answered_without_evidence"])],
-        ["retrieval recall@k", number(retrieval["recall_at_k"])],
-        ["MRR", number(retrieval["mrr"])],
-        ["nDCG", number(retrieval["ndcg"])],
+        ["retrieval recall@k", share(retrieval["recall_at_k"])],
+        ["MRR", share(retrieval["mrr"])],
+        ["nDCG", share(retrieval["ndcg"])],
         ["share of the store retrieved", share(retrieval["share_of_store"])],
         ["context tokens per question", number(retrieval["context_tokens"], 0)],
         [
@@ -205,7 +208,12 @@ def _groups(found: dict[str, Any]) -> Table:
         [name, share(each["correct"]), _span(each).strip(), f"{each['n']:,}", _bar(each["correct"])]
         for name, each in found.items()
     ]
-    return Table(["", "correct", "95% interval", "n", ""], rows, right=[1, 3])
+    return Table(["", "correct", "95 % interval", "n", ""], rows, right=[1, 3])
+
+
+def _legend(types: dict[str, str]) -> list[Block]:
+    """The question types that the abbreviations stand for."""
+    return [Details("", [(short, [name]) for short, name in types.items()])]
 
 
 def _bar(value: float | None) -> str:
@@ -217,7 +225,7 @@ def _agreement(metrics: dict[str, Any]) -> Table:
         [key, share(each["agree"]), _span(each).strip(), number(each["kappa"]), f"{each['n']:,}"]
         for key, each in metrics["agreement_with_matcher"].items()
     ]
-    return Table(["dimension", "agree", "95% interval", "kappa", "n"], rows, right=[1, 3, 4])
+    return Table(["dimension", "agree", "95 % interval", "kappa", "n"], rows, right=[1, 3, 4])
 
 
 def _spent(spent: dict[str, Any]) -> Table:

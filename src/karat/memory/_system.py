@@ -303,9 +303,12 @@ def cut_tokens(text: str, budget: int) -> str:
     return text
 
 
+NO_TYPE = "NA"
+
+
 def abbreviation(question_type: str) -> str:
     """The initials of a question type, for a dataset that has no abbreviations: `multi_hop` gives `MH`; always text."""
-    return "".join(word[0] for word in re.findall(r"[^\W_]+", question_type)).upper() or "NA"
+    return "".join(word[0] for word in re.findall(r"[^\W_]+", question_type)).upper() or NO_TYPE
 
 
 # Samples as examples of a dataset, the order of their units, and units as short texts for tables.

@@ -85,6 +85,7 @@ def screen(folder, monkeypatch):
     for module in ("execution.run", "execution.evaluate", "execution.aggregate", "analysis.stored_analyses"):
         if hasattr(__import__(f"karat.{module}", fromlist=["environment"]), "environment"):
             monkeypatch.setattr(f"karat.{module}.environment", lambda *_: dict(environment))
+    monkeypatch.setattr("karat.execution.run.project_file", lambda path: f"/project/{Path(path).name}")
     for module in ("analysis.comparison", "reporting.rendering"):
         monkeypatch.setattr(f"karat.{module}.seconds_text", lambda _: "0.001")
     monkeypatch.setenv("NO_COLOR", "1")

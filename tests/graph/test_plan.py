@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import json
+import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -203,12 +206,169 @@ def test_a_join_sees_the_messages_of_branches_in_the_order_of_the_file():
     assert state["seen"] == ["slow", "quick"]
 
 
-def test_checking_a_dense_graph_takes_moderate_time():
-    names = [f"n{number}" for number in range(150)]
-    after = {name: [Edge(names[at:])] for at, name in enumerate([START, *names])}
-    nodes = {name: Node(name, [f"k{name}"]) for name in names}
-    start = time.process_time()
-    edges = Edges(after)
-    middle = time.process_time()
-    check_edges(edges, nodes, Section({}, (), Problems(Document(Path(), {}, {}))))
-    assert time.process_time() - middle < 100 * (middle - start)  # about 5
+@st.composite
+def tangled(draw):
+    """A graph of any edges, also loops, conditions and guesses, in which nodes set few different fields."""
+    names = [f"n{number}" for number in range(draw(st.integers(1, 6)))]
+    after: dict[str, list[Edge]] = {}
+    for name in (START, *names):
+        after[name] = []
+        for targets in draw(st.lists(st.lists(st.sampled_from([*names, END]), unique=True), max_size=2)):
+            edge = Edge(targets, draw(st.sampled_from([None, applied(lambda state: END, 1, "condition")])))
+            if edge.condition is not None and draw(st.booleans()):
+                edge.targets, edge.anywhere = [*names, END], True
+            edge.guessed = draw(st.booleans())
+            after[name].append(edge)
+    keys = st.lists(st.sampled_from(["x", "y"]), max_size=2)
+    return Edges(after), {name: Node(name, draw(keys)) for name in names}
+
+
+def reached(start: str, edges: Edges, certain: bool = False) -> set[str]:
+    """The nodes that come after a node, found by following every edge from it."""
+    found: set[str] = set()
+    front = [start]
+    while front:
+        for edge in edges.after.get(front.pop(), ()):
+            if certain and (edge.guessed or (edge.condition is not None and len(edge.targets) > 1)):
+                continue
+            front += [target for target in edge.targets if target not in found]
+            found.update(edge.targets)
+    return found
+
+
+def apart(one: str, other: str, edges: Edges) -> bool:
+    """Whether a fork has a branch that leads to the first node alone, and another to the second alone."""
+    for after in edges.after.values():
+        branches = {t for edge in after if edge.condition is None for t in edge.targets if t != END}
+        sides = [reached(branch, edges) | {branch} for branch in branches]
+        if {(True, False), (False, True)} <= {(one in side, other in side) for side in sides}:
+            return True
+    return False
+
+
+@given(tangled())
+def test_a_graph_is_checked_as_if_every_way_was_followed(made):
+    edges, nodes = made
+    problems = Problems(Document(Path(), {}, {}))
+    check_edges(edges, nodes, Section({}, (), problems))
+    said = {name: [s for s in problems.sentences() if f"nodes.{name}: " in s] for name in nodes}
+    if not edges.after[START]:
+        return
+    names = list(nodes)
+    for at, name in enumerate(names):
+        assert {other for other in names if edges.comes_after(other, name)} == reached(name, edges) - {END}
+        text = " ".join(said[name])
+        assert ("never reached" in text) == (name not in reached(START, edges)), text
+        assert ("loop without a bound" in text) == (name in reached(name, edges, certain=True)), text
+        for key in ("x", "y"):
+            setters = [n for n in names[at:] if key in nodes[n].output_keys]
+            clashes = [other for other in setters[1:] if setters[0] == name and apart(name, other, edges)]
+            first = f"{key!r} in parallel with {clashes[0]!r}" if clashes else ""
+            assert (f"sets {key!r}" in text) == bool(clashes), text
+            assert first in text
+
+
+@given(tangled(), st.data())
+def test_variables_are_wanted_that_no_node_before_sets(made, data):
+    edges, nodes = made
+    for node in nodes.values():
+        node.variables = data.draw(st.lists(st.sampled_from(["x", "y.part", "z"]), unique=True))
+        node.declared = data.draw(st.integers(0, 5)) > 0
+    expected = {}
+    for name, node in nodes.items():
+        before = [each for other, each in nodes.items() if name in reached(other, edges)]
+        have = {key for each in before for key in each.sets}
+        missing = [v for v in node.variables if v not in have and v[0] not in have]
+        if missing and all(each.declared for each in before):
+            expected[name] = missing
+    assert GraphPlan(nodes, edges).wanted() == expected
+
+
+COUNTING = """
+import sys
+from karat.graph import load_task
+
+work = 0
+
+def count(frame, event, argument):
+    global work
+    if event == "call" and "graph" not in frame.f_code.co_filename:
+        return None
+    frame.f_trace_opcodes = True
+    work += event == "opcode"
+    return count
+
+for task in sys.argv[1:]:
+    load_task(sys.argv[1])  # what is imported is not counted
+    sys.settrace(count)
+    load_task(task)
+    sys.settrace(None)
+    print(work)
+    work = 0
+"""
+SAME = "def same(state):\n    return {}\n\n\ndef away(state):\n    return 'END'\n"
+
+
+def node(key: str) -> dict[str, object]:
+    return {"node_type": "lambda", "lambda": "parts.same", "output_keys": [key]}
+
+
+def asking(before: str, key: str) -> dict[str, object]:
+    return {
+        "node_type": "llm",
+        "model": {"name": "fake@http://127.0.0.1:1/v1"},
+        "prompt": [{"user": f"{{question}} {{{before}}}"}],
+        "output_keys": [key],
+    }
+
+
+def in_order(nodes: dict[str, object]) -> dict[str, object]:
+    ways = [START, *nodes, END]
+    edges = [{"from": here, "to": there} for here, there in pairwise(ways)]
+    return {"nodes": nodes, "edges": edges}
+
+
+def diamonds(count: int) -> dict[str, object]:
+    nodes = {f"{part}{at}": node(f"{part}{at % 2}") for at in range(count // 3) for part in "abc"}
+    edges: list[dict[str, object]] = [{"from": START, "to": "a0"}]
+    for at in range(count // 3):
+        edges.append({"from": f"a{at}", "to": [f"b{at}", f"c{at}"]})
+        edges.append({"from": [f"b{at}", f"c{at}"], "to": f"a{at + 1}" if at + 1 < count // 3 else END})
+    return {"nodes": nodes, "edges": edges}
+
+
+def side_by_side(count: int) -> dict[str, object]:
+    half = count // 2
+    nodes = {f"{part}{at}": node(f"x{at}") for at in range(half) for part in "ab"}
+    edges: list[dict[str, object]] = [{"from": START, "to": [f"a{at}" for at in range(half)]}]
+    edges += [{"from": f"a{at}", "to": f"b{at}"} for at in range(half)]
+    return {"nodes": nodes, "edges": [*edges, *({"from": f"b{at}", "to": END} for at in range(half))]}
+
+
+def from_anywhere(count: int) -> dict[str, object]:
+    nodes = {f"a{at}": node("x") for at in range(count)}
+    edges: list[dict[str, object]] = [{"from": name, "condition": "parts.away"} for name in nodes]
+    return {"nodes": nodes, "edges": [{"from": START, "to": "a0"}, *edges]}
+
+
+SHAPES = {
+    "chain": lambda count: in_order({f"a{at}": node("x") for at in range(count)}),
+    "prompts": lambda count: in_order(
+        {f"a{at}": asking(f"x{max(0, at - 1)}", f"x{at}") for at in range(count)}
+    ),
+    "diamonds": diamonds,
+    "side_by_side": side_by_side,
+    "from_anywhere": from_anywhere,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_work_of_loading_is_in_proportion_to_the_file(project, shape):
+    for count in (60, 240):
+        graph = {"data_config": {}, "graph_config": SHAPES[shape](count)}
+        project.write(f"{shape}{count}/graph_config.yaml", json.dumps(graph))
+        project.write(f"{shape}{count}/parts.py", SAME)
+    command = [sys.executable, "-c", COUNTING, f"{shape}60", f"{shape}240"]
+    done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, check=True)
+    small, large = map(int, done.stdout.split())
+    assert large < 4.3 * small, (small, large)  # four times as many nodes

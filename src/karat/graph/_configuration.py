@@ -279,7 +279,8 @@ def _read(
     read = Configuration(place, document, problems, plan, output, processors, data, sinks, at, outcome)
     if output.is_whole_state:  # an output map has its fields in every record
         wanted = {name for processor in processors for _, name in processor.wants}
-        output.owed = [key for key in plan.output_keys() if key in {*wanted, *_judged(read)}]
+        wanted.update(_judged(read))
+        output.owed = [key for key in plan.output_keys() if key in wanted]
     if problems and fields is not None and (known := fields(data)) is not None:
         _tell_unknown(read, known, problems)
     problems.raise_all()
@@ -464,10 +465,11 @@ def check_data_fields(configuration: Configuration, known: list[str]) -> None:
 
 def _tell_unknown(configuration: Configuration, known: list[str], problems: Problems) -> None:
     plan = configuration.plan
-    have = {*known, *plan.output_keys()}
+    given = set(known)
+    have = {*given, *plan.output_keys()}
     for name, variables in plan.wanted().items():
         for variable in variables:
-            if not _given(variable, set(known)):
+            if not _given(variable, given):
                 instead = _instead(variable, name, plan, known)
                 problems.add(
                     (*configuration.nodes_at, name, "prompt"),
@@ -482,7 +484,7 @@ def _instead(variable: str, name: str, plan: GraphPlan, known: list[str]) -> str
     later = [other for other, node in plan.nodes.items() if variable in node.sets]
     if later:
         return f"node {later[0]!r} sets it, but no edge leads from there to {name!r}"
-    before = [n for other, n in plan.nodes.items() if name in plan.edges.reach.get(other, ())]
+    before = [n for other, n in plan.nodes.items() if plan.edges.comes_after(name, other)]
     return did_you_mean(variable, {*known, *(key for node in before for key in node.sets)})
 
 

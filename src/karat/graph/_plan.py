@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Collection, Mapping
-from itertools import combinations
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from karat import paths
@@ -39,6 +39,8 @@ class Edge:
         """Where it can lead."""
         self.condition = condition
         self.paths = dict(paths or {})
+        self.anywhere = False
+        """Whether its condition may name any node; then `targets` is one list for all such edges."""
         self.guessed = False
         """Whether a name of it is wrong, so that a loop through it may not be the file's."""
 
@@ -64,36 +66,52 @@ class Edges:
 
     def __init__(self, after: dict[str, list[Edge]]) -> None:
         self.after = after
-        self.reach = {node: self._reached(node) for node in after}
+        self.bits = {node: 1 << number for number, node in enumerate(after)}
+        """A bit for each node, for sets of nodes as integers: all that `ahead` holds is a bit for each pair."""
 
-    def _reached(self, node: str) -> frozenset[str]:
-        """The nodes that can come after a node."""
-        found: set[str] = set()
-        front = [node]
-        while front:
-            for edge in self.after.get(front.pop(), ()):
-                for target in edge.targets:
-                    if target not in found:
-                        found.add(target)
-                        front.append(target)
-        return frozenset(found)
+    @cached_property
+    def ahead(self) -> dict[str, int]:
+        """The nodes that can come after each node, by their bits; one pass over the edges."""
+        directly: dict[str | None, list[str | None]] = {}
+        for node, edges in self.after.items():
+            directly[node] = []
+            for edge in edges:
+                if edge.anywhere:  # all of them lead there through None
+                    directly[None] = list(edge.targets)
+                    directly[node].append(None)
+                else:
+                    directly[node] += edge.targets
+        out: dict[str | None, int] = {None: 0}
+        for component in _components(directly):
+            inside, found = set(component), 0
+            for node in component:
+                for target in directly.get(node, ()):
+                    found |= 0 if target is None else self.bits.get(target, 0)  # END has none
+                    if target not in inside:
+                        found |= out[target]
+            out |= dict.fromkeys(component, found)
+        return {node: out[node] for node in self.after}
+
+    def comes_after(self, name: str, other: str) -> bool:
+        """Whether a record can come to a node after another."""
+        return bool(self.ahead[other] & self.bits[name])
 
     def chain(self) -> list[str] | None:
         """The nodes in their order, where every record goes the same single way."""
-        order: list[str] = []
+        order: dict[str, None] = {}
         at = START
         while at != END:
             edges = self.after.get(at, [])
             if not edges and at != START:
-                return order
+                break
             if len(edges) != 1 or edges[0].condition is not None or len(edges[0].targets) != 1:
                 return None
             at = edges[0].targets[0]
             if at in order:
                 return None
             if at != END:
-                order.append(at)
-        return order
+                order[at] = None
+        return list(order)
 
     def targets(self, node: str, state: object) -> list[str]:
         """Where a record goes after a node."""
@@ -120,6 +138,34 @@ class Edges:
         return [condition for condition in found if condition is not None]
 
 
+def _components(directly: Mapping[Any, Iterable[Any]]) -> Iterator[list[Any]]:
+    """The nodes of a graph by strongly connected components, each after those that it leads to (Tarjan)."""
+    numbers: dict[Any, int] = {}
+    lowest: dict[Any, int] = {}
+    stack: dict[Any, None] = {}
+    for root in directly:
+        way = [] if root in numbers else [(root, iter([root]))]
+        while way:
+            node, targets = way[-1]
+            for target in targets:
+                if target not in numbers:
+                    numbers[target] = lowest[target] = len(numbers)
+                    stack[target] = None
+                    way.append((target, iter(directly.get(target, ()))))
+                    break
+                if target in stack:
+                    lowest[node] = min(lowest[node], numbers[target])
+            else:
+                way.pop()
+                parent = way[-1][0] if way else node
+                lowest[parent] = min(lowest[parent], lowest[node])
+                if lowest[node] == numbers[node] and node in stack:
+                    component: list[Any] = []
+                    while not component or component[-1] != node:
+                        component.append(stack.popitem()[0])
+                    yield component
+
+
 def read_edges(graph: Section, nodes: list[str], building: Building) -> tuple[Edges, bool]:
     """The edges of a graph; without any, the nodes one after the other as written.
 
@@ -131,7 +177,8 @@ def read_edges(graph: Section, nodes: list[str], building: Building) -> tuple[Ed
         for here, there in zip([START, *nodes], [*nodes, END], strict=True):
             after[here].append(Edge([there]))
         return Edges(after), True
-    understood = True
+    starts, ends, understood = dict.fromkeys([START, *nodes]), dict.fromkeys([*nodes, END]), True
+    anywhere = list(ends)
     for section in graph.sections("edges"):
         before = len(section.problems)
         section.known(EDGE_KEYS)
@@ -139,8 +186,8 @@ def read_edges(graph: Section, nodes: list[str], building: Building) -> tuple[Ed
         sources = section.texts("from")
         if not sources:
             section.problem("needs 'from': a node or START")
-        meant = [_meant(source, [START, *nodes], section, "from") for source in sources]
-        edge = _edge(section, nodes, building, sources)
+        meant = [_meant(source, starts, section, "from") for source in sources]
+        edge = _edge(section, ends, anywhere, building, sources)
         if edge is not None:
             edge.guessed = len(section.problems) > before
         understood &= edge is not None and bool(meant) and None not in meant
@@ -151,7 +198,7 @@ def read_edges(graph: Section, nodes: list[str], building: Building) -> tuple[Ed
 
 
 def _meant(
-    name: str, known: list[str], section: Section, *steps: str, but: Collection[str] = ()
+    name: str, known: Collection[str], section: Section, *steps: str, but: Collection[str] = ()
 ) -> str | None:
     """The node with a name. An unknown name is reported, and the nearest known node is used instead."""
     if name in known:
@@ -161,8 +208,9 @@ def _meant(
     return None if close in but else close
 
 
-def _edge(section: Section, nodes: list[str], building: Building, sources: list[str]) -> Edge | None:
-    known = [*nodes, END]
+def _edge(
+    section: Section, known: Collection[str], anywhere: list[str], building: Building, sources: list[str]
+) -> Edge | None:
     targets = [_meant(target, known, section, "to", but=sources) for target in section.texts("to")]
     given = section.mapping("path_map")
     paths = {
@@ -181,9 +229,11 @@ def _edge(section: Section, nodes: list[str], building: Building, sources: list[
     condition = building.function(section, "condition", 1)
     if condition is None or None in targets or None in paths.values():
         return None
-    # without a map the condition names the nodes themselves, so that it may lead to any of them
-    reachable = _names(list(paths.values())) or _names(targets) or known
-    return Edge(list(dict.fromkeys(reachable)), condition, {k: t for k, t in paths.items() if t is not None})
+    reachable = _names(list(paths.values())) or _names(targets)
+    edge = Edge(list(dict.fromkeys(reachable)), condition, {k: t for k, t in paths.items() if t is not None})
+    if not reachable:  # the condition names the nodes themselves, so that it may lead to any of them
+        edge.targets, edge.anywhere = anywhere, True
+    return edge
 
 
 def _names(given: list[str | None]) -> list[str]:
@@ -195,12 +245,12 @@ def check_edges(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> None
     if not edges.after.get(START):
         graph.problem("no edge leads from START to a node", "edges")
         return
-    reached = edges.reach[START]
+    endless = _endless(edges)
     for name in nodes:
-        if name not in reached:
+        if not edges.comes_after(name, START):
             graph.problem("is never reached: no edge leads from START to it", "nodes", name)
     for name in nodes:
-        if _endless(name, edges):
+        if name in endless:
             graph.problem(
                 "is in a loop without a bound: an edge of the loop needs a condition that can leave it",
                 "nodes",
@@ -209,51 +259,81 @@ def check_edges(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> None
     _check_clashes(edges, nodes, graph)
 
 
-def _endless(name: str, edges: Edges) -> bool:
-    """Whether a record that reaches this node always returns to it, independent of conditions."""
-    seen: set[str] = set()
-    front = [name]
-    while front:
-        for edge in edges.after.get(front.pop(), ()):
-            if edge.guessed or (edge.condition is not None and len(set(edge.targets)) > 1):
-                continue
-            for target in edge.targets:
-                if target == name:
-                    return True
-                if target not in seen:
-                    seen.add(target)
-                    front.append(target)
-    return False
+def _endless(edges: Edges) -> set[str]:
+    """The nodes to which a record that reaches them always returns, independent of conditions."""
+    certain = {
+        node: [
+            target
+            for edge in after
+            if not edge.guessed and (edge.condition is None or len(edge.targets) == 1)
+            for target in edge.targets
+        ]
+        for node, after in edges.after.items()
+    }
+    return {
+        node
+        for component in _components(certain)
+        for node in component
+        if len(component) > 1 or node in certain.get(node, ())
+    }
 
 
 def _check_clashes(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> None:
-    """Refuse two nodes that run in parallel and set the same field: which value stays would be chance."""
+    """Refuse nodes that run in parallel and set the same field: which value stays would be chance.
+
+    Each is reported with the next node in the file that does so.
+    """
     setters: dict[str, list[str]] = {}
     for name, node in nodes.items():
         for key in dict.fromkeys(node.output_keys):
             if key != "messages":
                 setters.setdefault(key, []).append(name)
-    forks: list[list[frozenset[str]]] = []
+    several = {key: names for key, names in setters.items() if len(names) > 1}
+    number = {name: at for at, name in enumerate(nodes)}
+    found: dict[tuple[str, str], str] = {}
     for after in edges.after.values():
         branches = dict.fromkeys(
             t for edge in after if edge.condition is None for t in edge.targets if t != END
         )
-        if len(branches) > 1:
-            forks.append([edges.reach.get(branch, frozenset()) | {branch} for branch in branches])
-    for key, names in setters.items():
-        for one, other in combinations(names, 2):
-            if any(_are_apart(one, other, sides) for sides in forks):
-                graph.problem(
-                    f"sets {key!r} in parallel with {other!r}: rename the variable in one of them",
-                    "nodes",
-                    one,
-                )
+        if not several or len(branches) < 2:
+            continue
+        of = _branches_of([edges.ahead.get(each, 0) | edges.bits[each] for each in branches], edges)
+        for key, names in several.items():
+            for one, other in _apart([name for name in names if name in of], of):
+                found[key, one] = min(found.get((key, one), other), other, key=number.__getitem__)
+    for (key, one), other in found.items():
+        graph.problem(
+            f"sets {key!r} in parallel with {other!r}: rename the variable in one of them", "nodes", one
+        )
 
 
-def _are_apart(one: str, other: str, sides: list[frozenset[str]]) -> bool:
-    """Whether one branch of a fork leads to the first node alone, and another to the second alone."""
-    ways = {(one in side, other in side) for side in sides}
-    return (True, False) in ways and (False, True) in ways
+def _branches_of(sides: list[int], edges: Edges) -> dict[str, int]:
+    """The branches of a fork that lead to each node, by bits, of nodes to which some lead and others do not."""
+    anywhere, everywhere = 0, -1
+    for side in sides:
+        anywhere |= side
+        everywhere &= side
+    names = list(edges.after)
+    out: dict[str, int] = {}
+    for branch, side in enumerate(sides):
+        left = side & anywhere & ~everywhere
+        while left:
+            last = left.bit_length() - 1
+            out[names[last]] = out.get(names[last], 0) | 1 << branch
+            left ^= 1 << last
+    return out
+
+
+def _apart(names: list[str], of: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Each node with the next one so that a branch leads to the first alone, and another to the second alone."""
+    later: dict[int, str] = {}
+    for name in reversed(names):
+        for branches in reversed(later):  # the nearest first
+            if branches & ~of[name] and of[name] & ~branches:
+                yield name, later[branches]
+                break
+        later.pop(of[name], None)
+        later[of[name]] = name
 
 
 MOST_VISITS = 25
@@ -344,13 +424,19 @@ class GraphPlan:
 
     def wanted(self) -> dict[str, list[str]]:
         """By node, the variables of its prompt that nothing before it is known to set."""
+        asking = {name: [(v, paths.parse(v).steps[0]) for v in n.variables] for name, n in self.nodes.items()}
+        set_before = dict.fromkeys((key for pairs in asking.values() for pair in pairs for key in pair), 0)
+        unknown = 0  # the nodes for which code may have set something: a record will tell
+        for name, node in self.nodes.items() if set_before else ():
+            if not node.declared:
+                unknown |= self.edges.ahead[name]
+            for key in node.sets:
+                if key in set_before:
+                    set_before[key] |= self.edges.ahead[name]
         out: dict[str, list[str]] = {}
-        for name, node in self.nodes.items():
-            before = [n for other, n in self.nodes.items() if name in self.edges.reach.get(other, ())]
-            if not all(n.declared for n in before):
-                continue  # code may have set them: a record will tell
-            have = {key for n in before for key in n.sets}
-            missing = [v for v in node.variables if v not in have and paths.parse(v).steps[0] not in have]
+        for name, pairs in asking.items():
+            bit = self.edges.bits[name]
+            missing = [v for v, first in pairs if not (set_before[v] | set_before[first] | unknown) & bit]
             if missing:
                 out[name] = missing
         return out
@@ -508,12 +594,12 @@ class _Walk:
             return [] if running else None
         if len(waiting) == 1 and not running:
             return list(waiting)
-        reach = self._plan.edges.reach
+        comes_after = self._plan.edges.comes_after
         active = [*waiting, *running]
         ready = [
             name
             for name in waiting
-            if name not in running and not any(name in reach[other] for other in active if other != name)
+            if name not in running and not any(comes_after(name, other) for other in active if other != name)
         ]
         if not ready and not running:  # they wait for each other, in a loop: the first one written goes first
             ready = [min(waiting, key=self._plan.order.index)]

@@ -43,7 +43,7 @@ class GraphTask(Task):
         parts = [*self.plan.parts(), *self.output.parts]
         self._code = _code(parts)
         # The models of its nodes are in `configuration`; only its code could ask another.
-        self.names_models = not any(may_ask_models(part) for part in parts)
+        self.names_models = not any(may_ask_models(part) for part in _different(parts))
 
     def golden_keys(self) -> list[str]:
         """The fields of the data that its unit metrics compare with."""
@@ -168,10 +168,16 @@ class GraphTask(Task):
 
 def _code(parts: list[Any]) -> str | None:
     """One fingerprint of all the code that a graph calls; None where some of it cannot be known."""
-    found = [code_fingerprint(part) for part in parts]
+    known = {id(part): code_fingerprint(part) for part in _different(parts)}
+    found = [known[id(part)] for part in parts]
     if any(each is None for each in found):
         return None
     return hashlib.blake2b(json.dumps(found).encode(), digest_size=16).hexdigest()
+
+
+def _different(parts: list[Any]) -> list[Any]:
+    """Each part once: many nodes may call the same function."""
+    return list({id(part): part for part in parts}.values())
 
 
 def _fields(examples: Iterable[Example]) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import karat
 from karat.errors import RequestError
 from karat.evaluators import UnitMetricResult
 from karat.graph.metrics import (
@@ -325,3 +326,35 @@ def test_a_majority_among_many_attempts_is_the_same_in_any_order(votes, cut):
     whole = metric.calculate(sorted(given_results, key=lambda each: each.predicted))
     assert metric.finish(metric.merge(*parts)) == whole
     assert 0.5 < whole["majority_at_k"] < 0.7
+
+
+def test_a_metric_of_any_class_aggregates_what_is_stored():
+    class Share:
+        def calculate(self, results):
+            return {"share": sum(each.correct for each in results) / len(results)}
+
+    class Count:
+        def start(self):
+            return 0
+
+        def add(self, state, result):
+            return state + (result is not None)
+
+        def merge(self, one, other):
+            return one + other
+
+        def finish(self, state):
+            return {"count": state}
+
+        def calculate(self, results):
+            raise AssertionError("it folds")
+
+    AggregatorMetricRegistry.register("share_of_any", Share)
+    AggregatorMetricRegistry.register("count_of_any", Count)
+    examples = [{"id": str(at), "input": "a", "expected": "ab"[at % 2]} for at in range(4)]
+    data = karat.Dataset.from_examples(examples, name="letters")
+    run = karat.run(lambda text: text, data, store="memory://", progress=False)
+    evaluation = karat.evaluate(run, ["exact_match"], progress=False)
+    aggregation = karat.aggregate(evaluation, ["metric:share_of_any", "metric:count_of_any"])
+    assert aggregation.status == "success"
+    assert [each.value for each in aggregation.estimates] == [0.5, 4.0]

@@ -155,3 +155,13 @@ def test_results_that_cannot_be_read_were_not_evaluated():
     assert summary["evaluated_records"] == accuracy["n"] == 2
     assert (summary["invalid_records"], summary["skipped_records"], summary["total_records"]) == (1, 1, 4)
     assert accuracy["of"] == 4
+
+
+def test_an_invalid_result_is_named_by_its_place_among_the_records():
+    collator = MetricCollatorPostProcessor([{"name": "accuracy", "unit_metrics_results": ["exact_match"]}])
+    collator.start({"attempts": 2, "failed_records": 1})
+    collator.add_attempts([judged(True), judged(False)])
+    collator.add_attempts([None, {"exact_match": "right"}])
+    [report] = collator.finish()
+    first = report["evaluation_summary"]["invalid_results"]["exact_match"]["first"]
+    assert first.startswith("record 3:")

@@ -119,6 +119,28 @@ class BaseAggregatorMetric:
         return numerator / denominator if denominator else 0.0
 
 
+class _Foreign(BaseAggregatorMetric):
+    """A metric of a class that is not derived from the base: it gets all results at once, unless it folds."""
+
+    def __init__(self, metric: Any) -> None:
+        self.wraps = metric
+        self.name = getattr(metric, "name", "") or type(metric).__name__  # type: ignore[misc]  # of this one
+        self.locates_missing = getattr(metric, "locates_missing", False)  # type: ignore[misc]
+        super().__init__(**dict(getattr(metric, "config", None) or {}))
+        if all(callable(getattr(metric, step, None)) for step in ("start", "add", "finish")):
+            for step in ("start", "add", "add_attempts", "merge", "finish", "state_key"):
+                if callable(own := getattr(metric, step, None)):
+                    setattr(self, step, own)
+
+    def calculate(self, results: list[Any]) -> Any:
+        return self.wraps.calculate(results)
+
+
+def folding(metric: Any) -> BaseAggregatorMetric:
+    """A metric with the steps of a fold, whatever its class."""
+    return metric if isinstance(metric, BaseAggregatorMetric) else _Foreign(metric)
+
+
 def unit_result(result: MetricResult) -> UnitMetricResult | None:
     """A result as a `UnitMetricResult`; None for a failed result or one without a verdict."""
     if result is None or isinstance(result, UnitMetricResult):
@@ -224,7 +246,8 @@ class MetricAggregator(Aggregator[Any]):
             if not not_applicable(result)
         ]
         units += [None] * group.pending
-        state[0] = added(self.metric, state[0], units)
+        if units:
+            state[0] = self.metric.add_attempts(state[0], units)
         state[1] += len(units)
         state[2] += len(units) - units.count(None)
         return state
@@ -268,15 +291,6 @@ class MetricAggregator(Aggregator[Any]):
         return out
 
 
-def added(metric: BaseAggregatorMetric, state: State, results: Sequence[MetricResult]) -> Any:
-    """The state of a metric with the results of one example; one without `add_attempts` gets one after the other."""
-    if len(results) > 1 and callable(add_attempts := getattr(metric, "add_attempts", None)):
-        return add_attempts(state, results)
-    for result in results:
-        state = metric.add(state, result)
-    return state
-
-
 def _is_sibling(key: str, given: dict[str, Any]) -> bool:
     """Whether a field belongs to another number, such as `accuracy_interval` to `accuracy`."""
     return any(key.removesuffix(ending) in given for ending in SIBLINGS if key.endswith(ending))
@@ -293,8 +307,8 @@ class _Named:
         self.__qualname__ = getattr(part, "__qualname__", name)
         self.__signature__ = inspect.signature(part)
 
-    def __call__(self, **params: Any) -> Any:
-        return AggregatorMetricRegistry.get_metric(self.name, **params)
+    def __call__(self, **params: Any) -> BaseAggregatorMetric:
+        return folding(AggregatorMetricRegistry.get_metric(self.name, **params))
 
 
 aggregators.prefix("metric", _Named)

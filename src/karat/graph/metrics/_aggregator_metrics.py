@@ -127,6 +127,21 @@ def _first(one: int | None, other: int | None) -> int | None:
     return min(one, other)
 
 
+class _OfAggregator(BaseAggregatorMetric):
+    """Base of metrics that an aggregator folds and finishes; they lay its estimates out as reports have them."""
+
+    aggregator: Any
+
+    def start(self) -> Any:
+        return self.aggregator.start()
+
+    def add(self, state: State, result: MetricResult) -> Any:
+        return self.add_attempts(state, [result])
+
+    def merge(self, a: State, b: State) -> Any:
+        return self.aggregator.merge(a, b)
+
+
 class _Attempts:
     """Results by problem; without a problem key, only the counts of passed, failed and missing."""
 
@@ -191,7 +206,7 @@ class _AttemptMetric(BaseAggregatorMetric):
         return state
 
     def add_attempts(self, state: _Attempts, results: Sequence[MetricResult]) -> _Attempts:
-        if self.pooled:
+        if self.pooled or len(results) < 2:
             for result in results:
                 self.add(state, result)
             return state
@@ -300,7 +315,7 @@ class MajorityAtKMetric(_AttemptMetric):
 
 
 @aggregator_metric("step_efficiency")
-class StepEfficiencyMetric(BaseAggregatorMetric):
+class StepEfficiencyMetric(_OfAggregator):
     """The mean of (fewest steps / steps taken), 0 for incorrect results; or a score of the retries of each step.
 
     `predicted_key` is the field with the steps taken (in the predicted value or the metadata), `golden_key` the field
@@ -340,9 +355,6 @@ class StepEfficiencyMetric(BaseAggregatorMetric):
     def start(self) -> tuple[Any, Tries]:
         """The steps taken, and the tries at each step."""
         return self.aggregator.start(), Tries()
-
-    def add(self, state: tuple[Any, Tries], result: MetricResult) -> tuple[Any, Tries]:
-        return self.add_attempts(state, [result])
 
     def add_attempts(self, state: tuple[Any, Tries], results: Sequence[MetricResult]) -> tuple[Any, Tries]:
         found = [steps for result in results if (steps := self._taken(state, result)) is not None]
@@ -426,7 +438,7 @@ def with_siblings(name: str, estimate: Estimate) -> dict[str, Any]:
 
 
 @aggregator_metric("accuracy")
-class AccuracyMetric(BaseAggregatorMetric):
+class AccuracyMetric(_OfAggregator):
     """The share of correct results. `key` is accepted for compatibility and has no effect."""
 
     name: ClassVar[str] = "accuracy"
@@ -435,26 +447,16 @@ class AccuracyMetric(BaseAggregatorMetric):
         super().__init__(key=key, confidence=confidence)
         self.aggregator = Accuracy(confidence=confidence)
 
-    def start(self) -> Any:
-        return self.aggregator.start()
-
-    def add(self, state: State, result: MetricResult) -> Any:
-        unit = unit_result(result)
-        return self.aggregator.add_verdicts(state, [None if unit is None else unit.correct])
-
     def add_attempts(self, state: State, results: Sequence[MetricResult]) -> Any:
-        units = map(unit_result, results)
+        units = [unit_result(result) for result in results]
         return self.aggregator.add_verdicts(state, [None if unit is None else unit.correct for unit in units])
-
-    def merge(self, a: State, b: State) -> Any:
-        return self.aggregator.merge(a, b)
 
     def finish(self, state: State) -> dict[str, Any]:
         estimate = self.aggregator.finish(state).get()
         return {**with_siblings("accuracy", estimate), "n": estimate.n, "of": estimate.of}
 
 
-class _ClassMetric(BaseAggregatorMetric):
+class _ClassMetric(_OfAggregator):
     """Base of precision, recall and F1: label pairs are counted, and classes are formed at the end.
 
     The default `average` is that of SyGra's reports: precision over the predicted classes, recall over the golden
@@ -491,36 +493,19 @@ class _ClassMetric(BaseAggregatorMetric):
         reading = self.aggregator.reading
         return "labels", reading.golden_key, reading.predicted_key, reading.normalize
 
-    def start(self) -> Any:
-        return self.aggregator.start()
-
-    def add(self, state: State, result: MetricResult) -> Any:
-        unit = unit_result(result)
-        if unit is None:
-            state.missing += 1
-        else:
-            state.add_one(
-                self.aggregator.reading.read(unit.correct, unit.golden, unit.predicted, unit.metadata)
-            )
-        return state
-
     def add_attempts(self, state: State, results: Sequence[MetricResult]) -> Any:
-        read, units = self.aggregator.reading.read, [unit_result(result) for result in results]
-        state.add(
-            [
-                read(unit.correct, unit.golden, unit.predicted, unit.metadata)
-                for unit in units
-                if unit is not None
-            ],
-            {},
-            None,
-        )
-        state.missing += units.count(None)
+        read, labels = self.aggregator.reading.read, []
+        for result in results:
+            unit = unit_result(result)
+            if unit is None:
+                state.missing += 1
+            else:
+                labels.append(read(unit.correct, unit.golden, unit.predicted, unit.metadata))
+        if len(labels) == 1:
+            state.add_one(labels[0])
+        elif labels:
+            state.add(labels, {}, None)
         return state
-
-    def merge(self, a: State, b: State) -> Any:
-        a.merge(b)
-        return a
 
     def finish(self, state: State) -> dict[str, Any]:
         metrics, metric, word = self.aggregator.metrics(state), self.part.metric, self.word

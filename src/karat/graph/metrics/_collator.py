@@ -18,7 +18,7 @@ from karat.documents import Place
 from karat.errors import FAILURES, KaratError, RequestError, did_you_mean
 from karat.graph._postprocess import GraphPostProcessor
 from karat.graph._reading import Section
-from karat.graph.metrics._aggregator import AggregatorMetricRegistry, added
+from karat.graph.metrics._aggregator import AggregatorMetricRegistry, BaseAggregatorMetric, folding
 from karat.graph.metrics._unit import SUFFIX, UnitMetricResult, UnitMetrics
 from karat.registry import parameters_of
 from karat.serialization import encode
@@ -36,39 +36,26 @@ Record = Mapping[str, Any] | None
 class _Fold:
     """The results of one field, folded: for one aggregator, or once for several that fold alike."""
 
-    def __init__(self, metric: Any, metadata: Mapping[str, str]) -> None:
-        self.metadata = metadata
+    def __init__(self, metric: BaseAggregatorMetric, metadata: Mapping[str, str]) -> None:
         self.metric = metric
-        self.folds = all(callable(getattr(metric, step, None)) for step in ("start", "add", "finish"))
+        self.metadata = metadata
+        self.state: Any = metric.start()
         self.error: str | None = None
-        self.given = 0
-        self.missing = 0
         self.uncounted = 0
-        self.state: Any = metric.start() if self.folds else []
 
-    def add(
-        self, results: Sequence[UnitMetricResult | None], records: Sequence[Record], missing: int
-    ) -> None:
+    def add(self, results: Sequence[UnitMetricResult | None], records: Sequence[Record]) -> None:
         """Add the results of the attempts at one record, None for each that is missing.
 
         After the first error nothing more is added.
         """
-        if self.error is not None:
-            return
-        given: Sequence[Any] = results
-        self.missing += missing
-        self.given += len(results) - missing
-        if self.metadata:
-            given = [self._located(result, record) for result, record in zip(results, records, strict=True)]
-        try:
-            if not self.folds:
-                self.state += [each for each in given if each is not None]
-            elif len(given) == 1:  # as `added` does, for every record of a run
-                self.state = self.metric.add(self.state, given[0])
-            else:
-                self.state = added(self.metric, self.state, given)
-        except FAILURES as error:
-            self.error = f"{type(error).__name__}: {error}"
+        if self.error is None:
+            given: Sequence[Any] = results
+            if self.metadata:
+                given = [self._located(*each) for each in zip(results, records, strict=True)]
+            try:
+                self.state = self.metric.add_attempts(self.state, given)
+            except FAILURES as error:
+                self.error = f"{type(error).__name__}: {error}"
 
     def _located(self, result: UnitMetricResult | None, record: Record) -> Any:
         """A result with the fields of its record that `metadata` names."""
@@ -77,57 +64,18 @@ class _Fold:
             return UnitMetricResult(
                 result.correct, result.golden, result.predicted, {**result.metadata, **more}
             )
-        located = self.folds and record is not None and getattr(self.metric, "locates_missing", False)
-        return {"metadata": more} if located else None
+        return {"metadata": more} if record is not None and self.metric.locates_missing else None
 
     def add_missing(self, count: int, attempts: int = 1) -> None:
         """Count records without any output, of which each has so many attempts."""
-        self.missing += count
-        while count and self.folds and self.error is None:
+        while count and self.error is None:
             several = min(count, attempts)
             try:
-                self.state = added(self.metric, self.state, [None] * several)
+                self.state = self.metric.add_attempts(self.state, [None] * several)
             except FAILURES:
                 self.uncounted = count  # this metric cannot add a record of which nothing is known
                 return
             count -= several
-
-
-class _Aggregated:
-    """One aggregator over one field."""
-
-    def __init__(self, metric: Any, field: str, fold: _Fold) -> None:
-        self.metric = metric
-        self.field = field
-        self.fold = fold
-        self._error: str | None = None
-
-    @property
-    def error(self) -> str | None:
-        """The error of this aggregator or of its fold, if any."""
-        return self._error or self.fold.error
-
-    def fail(self, error: str) -> None:
-        """Record an error, unless there is one already."""
-        self._error = self.error or error
-
-    def finish(self) -> Any:
-        """The metric's values, with `n` and `of` added where the metric itself does not count missing records."""
-        fold = self.fold
-        if self.error is None:
-            try:
-                result = self.metric.finish(fold.state) if fold.folds else self.metric.calculate(fold.state)
-                if not isinstance(result, Mapping):
-                    raise TypeError(f"it returned {type(result).__name__}, not a mapping of names to values")
-                result = msgspec.json.decode(
-                    encode(result)
-                )  # what cannot be stored is its failure and nobody else's
-                if fold.missing and "of" not in result:
-                    return {**result, "n": fold.given, "of": fold.given + fold.missing}
-                return {**result, "missing": fold.uncounted} if fold.uncounted else result
-            except FAILURES as error:
-                self._error = f"{type(error).__name__}: {error}"
-        return {"error": self.error}
 
 
 class _Field:
@@ -135,17 +83,20 @@ class _Field:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.seen = 0
+        self.given = 0
         self.missing = 0
         self.invalid = 0
         self.first_invalid = ""
+        self.is_column = False
+        """Whether any record has it."""
+        self.results: list[UnitMetricResult | None] = []
+        """Those of the attempts that are being added."""
         self.folds: list[_Fold] = []
         self._shared: dict[Hashable, _Fold] = {}
 
-    def fold(self, metric: object, entry: Mapping[str, Any]) -> _Fold:
+    def fold(self, metric: BaseAggregatorMetric, metadata: Mapping[str, str]) -> _Fold:
         """The fold of a metric: that of another which folds alike, if there is one."""
-        metadata = dict(entry.get("metadata") or {})
-        key = None if metadata or not hasattr(metric, "state_key") else metric.state_key()
+        key = None if metadata else metric.state_key()
         if key is not None and key in self._shared:
             return self._shared[key]
         fold = _Fold(metric, metadata)
@@ -154,30 +105,34 @@ class _Field:
             self._shared[key] = fold
         return fold
 
-    def add(self, records: Sequence[Record], number: int) -> list[UnitMetricResult | None]:
-        """Add the attempts at one record, and return their results in this field."""
-        results: list[UnitMetricResult | None] = []
-        missing = 0
-        for at, record in enumerate(records, number):
-            result = None
-            given = None if record is None else record.get(self.name)
-            if given is not None:
-                self.seen += 1
-                try:
-                    result = (
-                        given if isinstance(given, UnitMetricResult) else UnitMetricResult.from_dict(given)
-                    )
-                except (ValueError, TypeError) as error:
-                    self.invalid += 1
-                    self.first_invalid = self.first_invalid or f"record {at}: {error}"
-            elif record is not None:
-                self.missing += 1
-                self.seen += self.name in record
-            missing += result is None
-            results.append(result)
-        for fold in self.folds:
-            fold.add(results, records, missing)
-        return results
+
+class _Aggregated:
+    """One aggregator over one field."""
+
+    def __init__(self, metric: BaseAggregatorMetric, field: _Field, fold: _Fold) -> None:
+        self.metric = metric
+        self.field = field
+        self.fold = fold
+        self.error: str | None = None
+
+    def finish(self, without_output: int) -> Any:
+        """The metric's values, with `n` and `of` added where the metric itself does not count missing records."""
+        field, fold = self.field, self.fold
+        self.error = fold.error or self.error
+        if self.error is None:
+            try:
+                result = self.metric.finish(fold.state)
+                if not isinstance(result, Mapping):
+                    raise TypeError(f"it returned {type(result).__name__}, not a mapping of names to values")
+                # What cannot be stored is its failure and nobody else's.
+                result = msgspec.json.decode(encode(result))
+                missing = field.missing + field.invalid + without_output
+                if missing and "of" not in result:
+                    return {**result, "n": field.given, "of": field.given + missing}
+                return {**result, "missing": fold.uncounted} if fold.uncounted else result
+            except FAILURES as error:
+                self.error = f"{type(error).__name__}: {error}"
+        return {"error": self.error}
 
 
 class MetricCollatorPostProcessor(GraphPostProcessor):
@@ -215,32 +170,54 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
         self._fields: dict[str, _Field] = {}
         self._aggregated: dict[str, _Aggregated] = {}
         keys = result_keys([(entry, field) for entry, _, field in self._entries])
-        for key, (entry, metric, field) in zip(keys, self._entries, strict=True):
-            fold = self._fields.setdefault(field, _Field(field)).fold(metric, entry)
+        for key, (entry, metric, name) in zip(keys, self._entries, strict=True):
+            field = self._fields.setdefault(name, _Field(name))
+            fold = field.fold(metric, dict(entry.get("metadata") or {}))
             self._aggregated[key] = _Aggregated(metric, field, fold)
 
     def add(self, record: dict[str, Any]) -> None:
-        self.add_attempts([record])
+        self.add_attempts((record,))
 
     def add_attempts(self, records: Sequence[Record]) -> None:
         """Take in the attempts at one example, None for one without a record: intervals cluster them."""
-        first = self._count + 1
+        fields = self._fields.values()
         for record in records:
             if record is None:
                 self._absent += 1
+                for field in fields:
+                    field.results.append(None)
                 continue
             self._count += 1
             if not record.keys() <= self._columns.keys() and len(self._columns) < MOST_COLUMNS:
                 self._columns.update(dict.fromkeys(record))
-        results = [field.add(records, first) for field in self._fields.values()]
-        for record, *here in zip(records, *results, strict=True):
-            if record is None:
-                continue
-            # `any(here)` alone would be enough, did no subclass of `UnitMetricResult` have a length.
-            if not here or any(here) or any(each is not None for each in here):
+            judged, invalid = not fields, False
+            for field in fields:
+                given, result = record.get(field.name), None
+                if given is None:
+                    field.missing += 1
+                    field.is_column |= field.name in record
+                else:
+                    try:
+                        result = (
+                            given
+                            if isinstance(given, UnitMetricResult)
+                            else UnitMetricResult.from_dict(given)
+                        )
+                        field.given += 1
+                        judged = True
+                    except (ValueError, TypeError) as error:
+                        field.invalid += 1
+                        field.first_invalid = field.first_invalid or f"record {self._count}: {error}"
+                        invalid = True
+                field.results.append(result)
+            if judged:
                 self._judged += 1
-            elif any(record.get(name) is not None for name in self._fields):
+            elif invalid:
                 self._invalid += 1
+        for field in fields:
+            results, field.results = field.results, []
+            for fold in field.folds:
+                fold.add(results, records)
 
     def finish(self) -> list[dict[str, Any]]:
         failed = int(self._metadata.get("failed_records", 0))
@@ -263,10 +240,14 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
             if failed:
                 summary["error"] = f"all {failed} records failed: nothing could be evaluated"
             return [{"evaluation_summary": summary, "results": {}}]
+        without_output = failed + pending
         for fold in [fold for field in self._fields.values() for fold in field.folds]:
-            fold.add_missing(failed + pending - self._absent, attempts)
-        results = {key: self._result(aggregated) for key, aggregated in self._aggregated.items()}
-        summary["status"], broken = self._status(failed + pending > 0), self._broken()
+            fold.add_missing(without_output - self._absent, attempts)
+        results = {}
+        for key, aggregated in self._aggregated.items():
+            aggregated.error = self._absent_column(aggregated)
+            results[key] = aggregated.finish(without_output)
+        summary["status"], broken = self._status(without_output > 0), self._broken()
         errors = [each.error for each in self._aggregated.values()]
         if results and all(errors):
             summary["status"] = "fatal_error"
@@ -275,20 +256,17 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
             summary["invalid_results"] = broken
         return [{"evaluation_summary": summary, "results": results}]
 
-    def _result(self, aggregated: _Aggregated) -> Any:
-        field = aggregated.field
-        if not self._fields[field].seen:
-            aggregated.fail(self._absent_column(field))
-        for source in aggregated.fold.metadata.values():
-            if source not in self._columns and len(self._columns) < MOST_COLUMNS:
-                aggregated.fail(self._absent_column(source))
-        return aggregated.finish()
-
-    def _absent_column(self, name: str) -> str:
-        columns = list(self._columns)
+    def _absent_column(self, aggregated: _Aggregated) -> str | None:
+        """The error of an aggregator that reads what no record has; None for one that reads what there is."""
+        field, columns = aggregated.field, list(self._columns)
+        missing = [] if field.given or field.invalid or field.is_column else [field.name]
+        if len(columns) < MOST_COLUMNS:
+            missing += [name for name in aggregated.fold.metadata.values() if name not in self._columns]
         return (
-            f"KeyError: {name!r} not found in output columns: {did_you_mean(name, columns)};"
+            f"KeyError: {missing[0]!r} not found in output columns: {did_you_mean(missing[0], columns)};"
             f" available columns: {', '.join(columns)}"
+            if missing
+            else None
         )
 
     def _status(self, absent: bool) -> str:
@@ -359,8 +337,8 @@ def idle_key(entry: object) -> Any:
     return key if str(metric.__module__).startswith("karat.") else None
 
 
-def _metric(entry: Mapping[str, Any]) -> Any:
-    return AggregatorMetricRegistry.get_metric(str(entry["name"]), **dict(entry.get("params") or {}))
+def _metric(entry: Mapping[str, Any]) -> BaseAggregatorMetric:
+    return folding(AggregatorMetricRegistry.get_metric(str(entry["name"]), **dict(entry.get("params") or {})))
 
 
 def fields_of(entry: Mapping[str, Any]) -> list[str]:

@@ -54,6 +54,7 @@ def _registries_forget_the_parts_of_a_test() -> Iterator[None]:
     from karat.aggregators._base import aggregators
     from karat.evaluators._base import evaluators
     from karat.graph.metrics import aggregator_metrics, unit_metrics
+    from karat.graph.sygra import _task_modules
     from karat.models._client import embedders
     from karat.models.providers import providers
     from karat.store import stores
@@ -64,6 +65,7 @@ def _registries_forget_the_parts_of_a_test() -> Iterator[None]:
     )
     before = [set(registry._parts) for registry in registries]
     yield
+    _task_modules._latest.clear()  # the next task imports its files again, and they register their metrics
     for registry, names in zip(registries, before, strict=True):
         for name in set(registry._parts) - names:
             if not registry._parts[name].__module__.startswith("karat."):

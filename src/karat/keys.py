@@ -25,6 +25,7 @@ from typing import Any, Literal
 import msgspec
 
 from karat.errors import CodeChanged, StoreBusy, UnsupportedType, option, wait_or_new
+from karat.registry import qualified_name
 from karat.serialization import canonical, to_json_value
 
 __all__ = [
@@ -90,7 +91,7 @@ def code_fingerprint(part: object) -> str | None:
     """
     version = getattr(part, "version", None)
     if isinstance(version, str):
-        return digest(f"version {_qualified(part)} {version}".encode())
+        return digest(f"version {qualified_name(part)} {version}".encode())
     try:
         sources = _sources(part, set())
     except _UnknownSourceError:
@@ -115,7 +116,7 @@ def _place(part: Any) -> str:
     """The file of a project's callable or class, without its folder, and the name in it; elsewhere its module."""
     target = part if hasattr(part, "__qualname__") else type(part)
     file = source_file(target)
-    return f"{Path(file).stem}.{target.__qualname__}" if file else _qualified(part)
+    return f"{Path(file).stem}.{target.__qualname__}" if file else qualified_name(part)
 
 
 def source_file(part: object) -> str:
@@ -204,11 +205,6 @@ class _UnknownSourceError(Exception):
     pass
 
 
-def _qualified(part: Any) -> str:
-    target = part if hasattr(part, "__qualname__") else type(part)
-    return f"{target.__module__}.{target.__qualname__}"
-
-
 def _sources(part: Any, seen: set[int]) -> list[str]:
     if id(part) in seen:
         return []
@@ -273,7 +269,7 @@ def _sources_of_definition(part: Any, seen: set[int]) -> list[str]:
     module = sys.modules.get(name)
     file = _file(module)
     if name.partition(".")[0] == "karat" and file is not None and file.is_relative_to(_KARAT):
-        return [_qualified(part)]
+        return [qualified_name(part)]
     out = [part.__qualname__]
     # A function that was exec'd under the name of a module does not stand in the file of that module.
     written_in = Path(part.__code__.co_filename).name if isinstance(part, types.FunctionType) else None
@@ -376,7 +372,7 @@ def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str
             named.append(sys.modules.get(value.__module__))
     # A module of which only constants are used, such as prompts, has left no trace but its import.
     package = module.__package__ or ""
-    imported = [sys.modules.get(name) for name in _imports(source, package)]
+    imported = [sys.modules.get(name) for name in _imported(source, package)]
     for found in (*named, *imported):
         path = _file(found)
         if found is not None and path is not None and _is_project(path):
@@ -389,7 +385,7 @@ def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str
 def _later_sources(source: str, package: str, seen: set[str]) -> list[str]:
     """The sources of project modules that functions import when they are called, whether or not they were called."""
     out: list[str] = []
-    for name in _imports(source, package, later=True):
+    for name in _imported(source, package, later=True):
         file = _module_file(name)
         if file is None or str(file) in seen:
             continue
@@ -457,6 +453,13 @@ def _parsed(source: str) -> ast.Module | None:
 
 PARSE_ATTEMPTS = 5
 _parsing = threading.Lock()
+
+
+def _imported(source: str, package: str, later: bool = False) -> list[str]:
+    """The names in `sys.modules` of what a source imports: in the files of a graph task, its own modules come first."""
+    root = sys.modules.get(package.partition(".")[0])
+    full_name = getattr(getattr(root, "__loader__", None), "full_name", str)
+    return [full_name(name) for name in _imports(source, package, later)]
 
 
 @functools.lru_cache(8192)

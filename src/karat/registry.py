@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from karat.errors import (
     FAILURES,
@@ -35,9 +35,6 @@ from karat.errors import (
     refuse_nul,
     unknown_key,
 )
-
-if TYPE_CHECKING:
-    from importlib.abc import Loader  # which imports what reads resources: a tenth of the start of `karat ls`
 
 T = TypeVar("T")
 
@@ -68,7 +65,9 @@ class Registry(Generic[T]):
             for each in (name, *aliases):
                 owner = self._parts.get(self._aliases.get(each, each))
                 if owner is not None and not _same_part(owner, part):
-                    raise RequestError(f"{self.kind} {each!r} is already registered by {_origin(owner)}")
+                    raise RequestError(
+                        f"{self.kind} {each!r} is already registered by {qualified_name(owner)}"
+                    )
             self._parts[name] = part
             for alias in aliases:
                 self._aliases[alias] = name
@@ -114,7 +113,7 @@ class Registry(Generic[T]):
             "aliases": self.aliases(name),
             "description": (inspect.getdoc(part) or "").partition("\n")[0],
             "params": parameters_of(part),
-            "from": _origin(part),
+            "from": qualified_name(part),
         }
 
     def _checked(self, part: Any) -> T:
@@ -163,41 +162,12 @@ def load_plugins() -> bool:
         return True
 
 
-def load_object(path: str, loader: Callable[[str, str], Loader] | None = None) -> Any:
-    """Load the object at `package.module.Name` or `file.py:Name` (see `load_file`)."""
-    head, colon, name = path.partition(":")
-    if colon or head.endswith(".py"):
-        if not name:
-            raise RequestError(f"{path}: name an object in the file, as {head}:NAME")
-        module = load_file(head, loader)
-        return _member(module, name, head)
-    module_name, _, _ = path.rpartition(".")
-    if not module_name:
-        raise UnknownName(f"{path!r} is not a dotted path")
-    parts = path.split(".")
-    for cut in range(len(parts) - 1, 0, -1):
-        module_name = ".".join(parts[:cut])
-        try:
-            found = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-                continue
-            raise failed_import(module_name, error) from error
-        except FAILURES as error:
-            raise failed_import(module_name, error) from error
-        return _member(found, ".".join(parts[cut:]), module_name)
-    raise UnknownName(f"{path}: no module {parts[0]!r} on the import path")
-
-
 MOST_SIBLINGS = 1000
 """The files of a folder among which the name that a mistyped one is nearest to is looked for."""
 
 
-def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = None) -> ModuleType:
-    """Import a Python file by its path, once, and add its folder to the import path.
-
-    `loader` builds the module loader from the module name and the path.
-    """
+def load_file(path: str | Path) -> ModuleType:
+    """Import a Python file by its path, once, and add its folder to the import path."""
     refuse_nul(path)
     file = Path(path).expanduser().resolve()
     if not file.is_file():
@@ -210,7 +180,7 @@ def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = No
     stem = file.stem.replace(".", "_")  # a dot would be that of a package
     name = f"{stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, file, loader=loader and loader(name, str(file)))
+        spec = importlib.util.spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
             raise RequestError(f"{path} is not a Python file")
         _finder.specs[name] = spec
@@ -238,6 +208,39 @@ class _FileFinder:
 
 
 _finder = _FileFinder()
+
+
+def load_object(
+    path: str,
+    load_file: Callable[[str], ModuleType] = load_file,
+    import_module: Callable[[str], ModuleType] = importlib.import_module,
+) -> Any:
+    """Load the object at `package.module.Name` or `file.py:Name` (see `load_file`).
+
+    `load_file` and `import_module` import a file by its path and a module by its name.
+    """
+    head, colon, name = path.partition(":")
+    if colon or head.endswith(".py"):
+        if not name:
+            raise RequestError(f"{path}: name an object in the file, as {head}:NAME")
+        module = load_file(head)
+        return _member(module, name, head)
+    module_name, _, _ = path.rpartition(".")
+    if not module_name:
+        raise UnknownName(f"{path!r} is not a dotted path")
+    parts = path.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        module_name = ".".join(parts[:cut])
+        try:
+            found = import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+                continue
+            raise failed_import(module_name, error) from error
+        except FAILURES as error:
+            raise failed_import(module_name, error) from error
+        return _member(found, ".".join(parts[cut:]), module_name)
+    raise UnknownName(f"{path}: no module {parts[0]!r} on the import path")
 
 
 _UNPACKED = re.compile(r"(?:\w+\.)?Unpack\[(\w+)\]")
@@ -352,7 +355,7 @@ def _same_part(a: Any, b: Any) -> bool:
         return True
     if getattr(a, "__qualname__", a) != getattr(b, "__qualname__", b):
         return False
-    return _origin(a) == _origin(b) or _file_of(a) == _file_of(b) is not None
+    return qualified_name(a) == qualified_name(b) or _file_of(a) == _file_of(b) is not None
 
 
 def _file_of(part: Any) -> str | None:
@@ -360,6 +363,13 @@ def _file_of(part: Any) -> str | None:
     return getattr(module, "__file__", None)
 
 
-def _origin(part: Any) -> str:
+PRIVATE = "karat_task_"
+"""What the names of the private packages begin with that the modules of graph tasks are in."""
+_private = re.compile(rf"{PRIVATE}\d+\.")
+
+
+def qualified_name(part: Any) -> str:
+    """Module and name of a part or of its type; without the private package that the modules of a graph task are in."""
     target = part if hasattr(part, "__qualname__") else type(part)
-    return f"{target.__module__}.{target.__qualname__}"
+    module = getattr(target, "__module__", "")
+    return f"{_private.sub('', str(module), count=1)}.{target.__qualname__}"

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from karat.errors import UnsupportedType, clip, with_article
+from karat.registry import qualified_name
 
 if TYPE_CHECKING:
     from karat.records import Value
@@ -214,7 +215,7 @@ def _other(value: Any, depth: int) -> Any:
 
 def _unknown(value: Any) -> _Unsupported:
     kind = type(value)
-    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    name = qualified_name(kind).removeprefix("builtins.")
     return _Unsupported(f"is {with_article(name)}, which cannot be stored: {REMEDY}")
 
 
@@ -304,7 +305,7 @@ def storable(value: Value) -> Any:
     try:
         return storable(to_json_value(value))
     except UnsupportedType:
-        return f"<{type(value).__module__}.{type(value).__qualname__}>"
+        return f"<{qualified_name(type(value))}>"
 
 
 def _storable_key(key: Any) -> str:

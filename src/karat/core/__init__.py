@@ -8,6 +8,6 @@ from __future__ import annotations
 
 import sys
 
-from karat.graph.sygra import TableFinder
+from karat.graph.sygra import TableFinder, without_karat
 
-sys.meta_path.append(TableFinder(renamed="karat"))
+sys.meta_path.append(TableFinder(without_karat))

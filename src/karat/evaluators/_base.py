@@ -21,7 +21,7 @@ import msgspec
 from karat.errors import FAILURES, RequestError, did_you_mean, for_thread
 from karat.keys import code_fingerprint
 from karat.records import Example, Output, Result, Value
-from karat.registry import SHIPPED_PLUGIN, Registry, check_parameters, check_spec
+from karat.registry import SHIPPED_PLUGIN, Registry, check_parameters, check_spec, qualified_name
 from karat.serialization import annotations_of, converter
 
 # Checks of the parameters of evaluators and unit metrics, made when they are built.
@@ -111,14 +111,6 @@ class ParameterCheck:
         return [self.text(name, each) for each in value]
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """Module and name."""
-    return (
-        f"{getattr(function, '__module__', '')}."
-        f"{getattr(function, '__qualname__', type(function).__qualname__)}"
-    )
-
-
 def code_of(function: Callable[..., Any]) -> str:
     """A hash of the source; a unique value if the source is unknown, so that no cached result is reused for it."""
     is_placed = getattr(function, "__module__", None) is not None
@@ -133,7 +125,7 @@ def code_of(function: Callable[..., Any]) -> str:
 def named(given: object) -> Any:
     """A parameter as JSON: functions in it by their names."""
     if callable(given):
-        return name_of(given)
+        return qualified_name(given)
     if isinstance(given, Mapping):
         return {key: named(each) for key, each in given.items()}
     return [named(each) for each in given] if isinstance(given, (list, tuple)) else given

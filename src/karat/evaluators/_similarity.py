@@ -14,9 +14,10 @@ from typing import Any, ClassVar, cast
 
 from karat.errors import CannotJudge, MissingDependency, RequestError, Stopped, clip, plural
 from karat.evaluators._answers import shared_count
-from karat.evaluators._base import Item, ParameterCheck, Paths, codes_in, name_of, register_evaluator
+from karat.evaluators._base import Item, ParameterCheck, Paths, codes_in, register_evaluator
 from karat.evaluators._values import ReferenceEvaluator, reference_text, text_of
 from karat.records import Result
+from karat.registry import qualified_name
 from karat.serialization import storable
 
 LOCAL = "local/wordllama"
@@ -125,7 +126,7 @@ def _of_function(embed_fn: Any) -> TextEmbedder:
             "embedding_similarity: embed_fn must be a plain function of one text that gives its vector"
         )
     return TextEmbedder(
-        {"embed_fn": name_of(embed_fn)}, lambda: lambda texts: [embed_fn(text) for text in texts]
+        {"embed_fn": qualified_name(embed_fn)}, lambda: lambda texts: [embed_fn(text) for text in texts]
     )
 
 

@@ -42,6 +42,7 @@ from karat.records import (
     usage_of,
 )
 from karat.redaction import of_environment, without_secrets
+from karat.registry import qualified_name
 from karat.serialization import encode, encode_record
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, StoredRow
 from karat.store.columns import cells_of_result
@@ -395,5 +396,5 @@ def _described(params: dict[str, Any]) -> dict[str, Any]:
             encode(value)
             out[name] = value
         except RequestError:
-            out[name] = f"<{type(value).__module__}.{type(value).__qualname__}>"
+            out[name] = f"<{qualified_name(type(value))}>"
     return out

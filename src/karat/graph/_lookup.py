@@ -7,14 +7,14 @@ looked for in the task's folder, among karat's own parts and on the import path,
 
 from __future__ import annotations
 
-import importlib
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean, failed_import
-from karat.graph.sygra._imports import METRICS_THEIRS, SHIPPED, TABLE, own_name, own_package, task_imports
-from karat.graph.sygra._task_modules import TaskLoader, load_task_file
+from karat.graph.sygra._imports import METRICS_THEIRS, SHIPPED, TABLE, own_name, own_package
+from karat.graph.sygra._task_modules import TaskPackage, task_package
 from karat.registry import load_object
 
 FILE = "graph_config.yaml"
@@ -39,17 +39,21 @@ class TaskPlace:
         """`eval/question_answering/simpleqa`, or the name of the folder."""
         return "/".join(self.package.split(".")[1:]) or self.folder.name
 
+    @cached_property
+    def modules(self) -> TaskPackage:
+        """Its Python files, as they are when the first of them is asked for."""
+        return task_package(self.root or self.folder, is_tree=self.root is not None)
+
     def load(self, name: str) -> Any:
         """The object that a configuration names."""
-        task_imports(self.root)
         ours = own_name(name)
         if ours is not None:
             return load_object(ours)
         file, colon, member = name.partition(":")
         if colon:
             inside = self.folder / file
-            return load_object(f"{inside if inside.is_file() else file}:{member}", TaskLoader)
-        return self._beside(name) or load_object(name)
+            return self.modules.load(f"{inside if inside.is_file() else file}:{member}")
+        return self._beside(name) or self.modules.load(name)
 
     def _beside(self, name: str) -> Any:
         """An object in a file of the task's folder, with a path relative to the folder or ending in it."""
@@ -62,16 +66,12 @@ class TaskPlace:
         for start in reversed(starts):
             for cut in range(len(parts) - 1, start, -1):
                 file = self.folder.joinpath(*parts[start:cut]).with_suffix(".py")
-                if not file.is_file():
-                    continue
-                if self.package:  # by the name that its other files import it by, so that it is loaded once
-                    return load_object(".".join([self.package, *parts[start:]]))
-                return load_object(f"{file}:{'.'.join(parts[cut:])}", TaskLoader)
+                if file.is_file():
+                    return self.modules.load(f"{file}:{'.'.join(parts[cut:])}")
         return None
 
     def load_module(self, name: str) -> Any:
         """The module that a name means, else the object."""
-        task_imports(self.root)
         parts = name.split(".")
         if not all(map(str.isidentifier, parts)):
             return self.load(name)
@@ -80,9 +80,9 @@ class TaskPlace:
         for start in () if inside else reversed(starts):
             file = self.folder.joinpath(*parts[start:]).with_suffix(".py")
             if start < len(parts) and file.is_file():
-                return load_task_file(file)
+                return self.modules.load_file(file)
         try:
-            return importlib.import_module(name)
+            return self.modules.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise failed_import(name, error) from error
@@ -98,18 +98,17 @@ class TaskPlace:
         """
         from karat.graph.metrics._unit import BESIDE, registers_metrics
 
-        task_imports(self.root)
         for around in self._folders():
             for folder in (around, *(around / name for name in BESIDE)):
                 for file in sorted(folder.glob("*.py")) if folder.is_dir() else ():
                     if not file.name.startswith(("_", "test_")) and registers_metrics(file):
-                        self._import(file)
+                        self.modules.load_file(file)
         for root in dict.fromkeys((Path.cwd(), self.root or Path.cwd())):
             for package in METRICS_THEIRS:
                 for name in (package, own_package(package)):
                     for file in sorted(root.joinpath(*name.split(".")).glob("*.py")):
                         if f"{package}.{file.stem}" not in TABLE and registers_metrics(file):
-                            load_task_file(file)
+                            self.modules.load_file(file)
 
     def _folders(self) -> list[Path]:
         """The task's folder, and those around it that are in its `tasks` folder."""
@@ -117,20 +116,6 @@ class TaskPlace:
         return [
             f for f in around if self.root is not None and f.is_relative_to(self.root / "tasks")
         ] or around[:1]
-
-    def _import(self, file: Path) -> None:
-        steps = [] if self.root is None else [*file.parent.relative_to(self.root).parts, file.stem]
-        if not steps or not all(step.isidentifier() for step in steps):
-            load_task_file(file)
-            return
-        if ".".join(steps) in TABLE:
-            return
-        try:
-            importlib.import_module(".".join(steps))
-        except RequestError:
-            raise
-        except FAILURES as error:
-            raise failed_import(file, error) from error
 
 
 def find_task(name: str) -> TaskPlace:

@@ -19,7 +19,6 @@ from karat.graph._reading import Problems
 from karat.graph._state import SygraState, own
 from karat.graph.metrics._unit import UnitMetrics
 from karat.graph.nodes._base import Record
-from karat.graph.sygra._task_modules import current_modules
 from karat.records import Example
 from karat.serialization import encode
 from karat.tasks import Context, Task, code_fingerprint, may_ask_models
@@ -219,8 +218,7 @@ def load_task(
         except KaratError:  # reported when the data are read
             return None
 
-    with current_modules(place.folder if place.root is None else place.root / "tasks"):
-        configuration = read_configuration(
-            place, model=model, unnamed=unnamed, fields=fields, own_data=data is None
-        )
-        return GraphTask(configuration, run_args)
+    configuration = read_configuration(
+        place, model=model, unnamed=unnamed, fields=fields, own_data=data is None
+    )
+    return GraphTask(configuration, run_args)

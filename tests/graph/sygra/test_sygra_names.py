@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import sys
 
 import pytest
 
 from karat.graph.sygra._functions import parse_response_as_json
 from karat.graph.sygra._imports import TABLE, own_name, stands_in, task_imports
+from karat.graph.sygra._task_modules import task_package
 from karat.registry import load_object
 
 
 @pytest.fixture(autouse=True)
 def _active():
-    task_imports(None)
+    task_imports()
 
 
 @pytest.mark.parametrize("module", TABLE)
@@ -45,8 +45,8 @@ def test_two_tasks_of_the_same_name_do_not_share_their_code(tmp_path):
         (folder / "code.py").write_text(f"NUMBER = {number}\n")
     found = []
     for number in (1, 2):
-        task_imports(tmp_path / str(number))
-        found.append(importlib.import_module("tasks.same.code").NUMBER)
+        package = task_package(tmp_path / str(number), is_tree=True)
+        found.append(package.import_module("tasks.same.code").NUMBER)
     assert found == [1, 2]
 
 
@@ -54,14 +54,11 @@ def test_a_file_of_ones_own_gives_what_it_has_beside_the_names_of_the_table(tmp_
     folder = tmp_path / "tasks" / "eval"
     folder.mkdir(parents=True)
     (folder / "utils.py").write_text("MINE = True\nclass UnitMetrics:\n    pass\n")
-    task_imports(tmp_path)
-    module = importlib.import_module("tasks.eval.utils")
+    module = task_package(tmp_path, is_tree=True).import_module("tasks.eval.utils")
     assert module.MINE
     assert module.UnitMetrics is load_object("karat.graph.metrics._unit.UnitMetrics")
     with refuses(AttributeError):
         module.YOURS  # noqa: B018
-    for name in [name for name in sys.modules if name.startswith("tasks")]:
-        del sys.modules[name]
 
 
 @pytest.mark.parametrize(

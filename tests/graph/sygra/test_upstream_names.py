@@ -15,7 +15,7 @@ METRICS = "sygra.core.eval.metrics"
 
 @pytest.fixture(autouse=True)
 def _active():
-    task_imports(None)
+    task_imports()
 
 
 @pytest.mark.parametrize(

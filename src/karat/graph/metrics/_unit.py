@@ -266,7 +266,7 @@ def discover(where: str | Path) -> list[str]:
         raise RequestError(f"no folder {where} to look for metrics in")
     from karat.graph.sygra._imports import task_imports  # only here: most metrics are named, not discovered
 
-    task_imports(None)  # files that import the names of another framework find karat's parts under them
+    task_imports()  # files that import the names of another framework find karat's parts under them
     before = set(unit_metrics.list())
     for folder in folders:
         if folder.is_dir():

@@ -148,8 +148,9 @@ def _decoded(text: str, openings: str) -> Iterator[Any]:
 
 
 def get_func_from_str(func_str: str) -> Any:
-    """The object at a dotted path."""
-    return load_object(func_str)
+    """The object at a dotted path, as the calling code would import it."""
+    own_import = sys._getframe(1).f_builtins["__import__"]
+    return load_object(func_str, import_module=lambda name: own_import(name, fromlist=("__name__",)))
 
 
 def load_json_file(filepath: str) -> Any:

@@ -3,6 +3,7 @@
 It does two things. It makes `tasks` a package over all folders of that name: in the task's tree, the working folder,
 the import path and karat's shipped tasks. And it builds the modules in `TABLE` that are not installed
 from karat's own parts. A file in the task's own tree with one of these names adds its own objects to them.
+The modules of a tree are in a private package (see `_task_modules`), so that two trees share none.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from karat.graph.sygra._task_modules import load_task_file
+from karat.registry import PRIVATE, load_file
 
 # One table: names that tasks written for SyGra use, and the parts of karat they mean.
 
@@ -192,69 +193,58 @@ def own_name(dotted: str) -> str | None:
     return None
 
 
-_PACKAGES = {name.partition(".")[0] for name in TABLE}
+PACKAGES = {name.partition(".")[0] for name in TABLE}
 SHIPPED = Path(__file__).resolve().parents[2] / "shipped"
 
 
-class _TasksFinder(importlib.abc.MetaPathFinder):
-    """Finds the package `tasks` itself; what is inside it is found in its folders as usual."""
+def unless_installed(name: str) -> str | None:
+    """The name, if a module of the table or a package that such modules are in may have it."""
+    if name.partition(".")[0] not in PACKAGES:
+        return None
+    return name if name == "tasks" or stands_in(name) else None
 
-    root: Path | None = None
-    """The folder that holds the `tasks` folder of the task loaded last."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname in TABLE and fullname.startswith("tasks."):
-            return _table.find_spec(fullname, path, target)
-        if fullname != "tasks":
-            return None
-        roots = [self.root, Path.cwd(), *(Path(entry or ".") for entry in sys.path), SHIPPED]
-        folders = [str(root.resolve() / "tasks") for root in roots if root is not None]
-        spec = importlib.machinery.ModuleSpec("tasks", None, is_package=True)
-        spec.submodule_search_locations = [f for f in dict.fromkeys(folders) if Path(f).is_dir()]
-        return spec
+def without_karat(name: str) -> str | None:
+    """The table's name for a module under `karat.core`."""
+    return f"sygra{name.removeprefix('karat')}" if name.startswith("karat.core.") else None
 
 
 class TableFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the modules of the table, and the packages they are in, where nothing else does.
+    """Finds the modules of the table, and the packages they are in.
 
-    With `renamed` it finds the modules under `sygra.core` with that package instead of `sygra`.
+    `theirs` gives the name that the table has for a module, or None for a module that is not this finder's. `root` is
+    the folder whose files are looked at first, and `load` imports a file that has the name of a module of the table.
     """
 
-    def __init__(self, renamed: str = "") -> None:
-        self._renamed = renamed
-
-    def _name(self, fullname: str) -> str | None:
-        """The name that the table has for a module; None for a module that is not this finder's."""
-        if not self._renamed:
-            return fullname if stands_in(fullname) else None
-        if not fullname.startswith(f"{self._renamed}.core."):
-            return None
-        return "sygra" + fullname.removeprefix(self._renamed)
+    def __init__(
+        self,
+        theirs: Callable[[str], str | None] = unless_installed,
+        root: Path | None = None,
+        load: Callable[[Path], ModuleType] = load_file,
+    ) -> None:
+        self._theirs, self._root, self._load = theirs, root, load
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        first = fullname.partition(".")[0]
-        if first != self._renamed and first not in _PACKAGES:
-            return None
-        theirs = self._name(fullname)
+        theirs = self._theirs(fullname)
         if theirs is None:
             return None
-        # the folders of `tasks` are found as usual; of the other packages only what the table lacks is
-        inside = first != "tasks" and any(name.startswith(theirs + ".") for name in TABLE)
+        # the folders inside of `tasks` are found as usual; of the other packages only what the table lacks is
+        inside = theirs == "tasks" or (
+            not theirs.startswith("tasks.") and any(name.startswith(f"{theirs}.") for name in TABLE)
+        )
         if not inside and theirs not in TABLE:
             return None
         spec = importlib.machinery.ModuleSpec(fullname, self, origin="karat", is_package=inside)
         if inside:  # what the table lacks may be in a clone of SyGra, or beside the task
-            spec.submodule_search_locations = _Folders(fullname)  # type: ignore[assignment]  # is iterated only
+            spec.submodule_search_locations = _Folders(fullname, self._root)  # type: ignore[assignment]  # is iterated only
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
         module.__doc__ = "Names of karat's own parts, under the names that tasks written for SyGra import."
         asked_anew: dict[str, tuple[ModuleType, str]] = {}
-        for entry, ours in TABLE.get(self._name(module.__name__) or "", {}).items():
+        for entry, ours in TABLE.get(self._theirs(module.__name__) or "", {}).items():
             theirs, _, other = entry.partition("=")
             part = importlib.import_module(ours)
             if (name := other or theirs) in vars(part):
@@ -263,17 +253,33 @@ class TableFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 asked_anew[theirs] = (part, name)
         file = _file_of(module.__name__)
         if file is not None or asked_anew:
-            module.__getattr__ = functools.partial(_otherwise, asked_anew, file)  # type: ignore[method-assign]  # PEP 562
+            module.__getattr__ = functools.partial(self._otherwise, asked_anew, file)  # type: ignore[method-assign]  # PEP 562
+
+    def _otherwise(self, asked_anew: dict[str, tuple[ModuleType, str]], file: Path | None, name: str) -> Any:
+        """What changes from one asking to the next, and what the file has beside the names that are karat's."""
+        if name in asked_anew:
+            part, ours = asked_anew[name]
+            return getattr(part, ours)
+        if file is None or name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return getattr(self._load(file), name)
+        except AttributeError:
+            raise AttributeError(f"{file} has no {name!r}") from None
 
 
 class _Folders:
-    """The folders with a package's name in the working folder and in the tree of the task, as they are now."""
+    """The folders with a package's name, as they are now: beside the task, where karat runs, on the import path."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, root: Path | None) -> None:
         self._steps = name.split(".")
+        if name.startswith(PRIVATE):
+            del self._steps[0]
+        self._root = root
 
     def __iter__(self) -> Iterator[str]:
-        folders = [root.joinpath(*self._steps) for root in (Path.cwd(), _tasks.root) if root is not None]
+        roots = [self._root or Path.cwd(), Path.cwd(), *(Path(entry or ".") for entry in sys.path), SHIPPED]
+        folders = [root.resolve().joinpath(*self._steps) for root in roots]
         return iter([str(folder) for folder in dict.fromkeys(folders) if folder.is_dir()])
 
 
@@ -284,35 +290,11 @@ def _file_of(name: str) -> Path | None:
     return next((file for folder in folders if (file := Path(folder) / f"{last}.py").is_file()), None)
 
 
-def _otherwise(asked_anew: dict[str, tuple[ModuleType, str]], file: Path | None, name: str) -> Any:
-    """What changes from one asking to the next, and what the file has beside the names that are karat's."""
-    if name in asked_anew:
-        part, ours = asked_anew[name]
-        return getattr(part, ours)
-    if file is None or name.startswith("__"):
-        raise AttributeError(name)
-    try:
-        return getattr(load_task_file(file), name)
-    except AttributeError:
-        raise AttributeError(f"{file} has no {name!r}") from None
-
-
-_tasks = _TasksFinder()
 _table = TableFinder()
 
 
-def task_imports(root: Path | None) -> None:
-    """Makes the Python files of a task importable; `root` is the folder that holds its `tasks` folder.
-
-    Modules of another root's `tasks` are forgotten, so that two tasks of the same name do not share code.
-    """
-    for module in TABLE:
-        stands_in(module)  # decided before the table can answer for itself
-    if _tasks not in sys.meta_path:
-        sys.meta_path.insert(0, _tasks)
-        sys.meta_path.insert(1, _table)  # before a clone of SyGra in the working folder is found
+def task_imports() -> None:
+    """Make the names of the table importable."""
+    if _table not in sys.meta_path:
+        sys.meta_path.insert(0, _table)  # before a clone of SyGra in the working folder is found
     importlib.invalidate_caches()
-    if root is not None and root != _tasks.root:
-        _tasks.root = root
-        for name in [name for name in sys.modules if name == "tasks" or name.startswith("tasks.")]:
-            del sys.modules[name]

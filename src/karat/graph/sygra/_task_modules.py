@@ -1,128 +1,109 @@
-"""A task's own modules, kept apart from modules of the same name in other tasks.
+"""A task's own modules: the files of a folder are the modules of a private package.
 
-Two tasks may have files of the same name, and Python has one module per name. So while a task is loaded, its modules
-are in `sys.modules`, and its files are executed with their own `__import__`, which finds them later: an import inside
-a function runs when the function is called, and another task may have been loaded since.
+Two tasks may have files of the same name, and Python has one module per name. So a file `wording.py` of a task is the
+module `karat_task_1.wording`, and the files of the task are executed with an `__import__` for which `wording` means
+that module. What a module of this name is elsewhere in the program is not touched.
 """
 
 from __future__ import annotations
 
 import builtins
-import importlib.util
-import os
+import functools
+import importlib
+import itertools
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from importlib.abc import MetaPathFinder
+from collections.abc import Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
-from karat.registry import load_file
-
-_swapping = threading.RLock()
-"""Held while the modules of one task stand in `sys.modules` in the place of another's."""
-
-Stamp = tuple[int, int]
-"""When a file was changed last, and how long it was."""
-
-
-@contextmanager
-def current_modules(folder: Path) -> Iterator[None]:
-    """Put a task's modules in place while it is loaded, as its files are now.
-
-    If a file changed since its module was imported, all modules of the folder are dropped, so that none keeps parts of
-    the old one: the code that runs is the code that a run's fingerprint speaks of.
-    """
-    with _swapping:
-        if _finder not in sys.meta_path:
-            sys.meta_path.insert(0, _finder)
-        own = _folders.setdefault(folder, OwnModules(folder))
-        own.refresh()
-        with own.in_place():
-            yield
+from karat.errors import FAILURES, failed_import
+from karat.graph.sygra._imports import (
+    PACKAGES,
+    TABLE,
+    TableFinder,
+    own_package,
+    task_imports,
+    unless_installed,
+    without_karat,
+)
+from karat.registry import PRIVATE, load_file, load_object
 
 
-class OwnModules:
-    """The modules of one folder, by the names that its files import them by."""
+class TaskPackage(Loader):
+    """The private package of a task's folder, or of the folder that holds the `tasks` folder of a tree of tasks."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, is_tree: bool) -> None:
+        self.folder, self.is_tree = folder, is_tree
+        self.name = f"{PRIVATE}{next(_numbers)}"
         self.names: set[str] = set()
-        """What its files and the folders in it are called."""
-        self.modules: dict[str, ModuleType] = {}
+        """What the names begin with by which its files import its modules."""
         self.builtins = {**vars(builtins), "__import__": self._import}
-        self._stamps: dict[Path, tuple[str, Stamp]] = {}
-        """Its files that were imported: their modules' names, and how they were then."""
+        self.loader = functools.partial(TaskLoader, self)
+        self.table = TableFinder(self._in_table, folder, self.load_file)
+        self.places = {self.name: folder}
+        """Where modules are that are not found by their names: the package itself, and names with dots."""
 
-    def refresh(self) -> None:
-        """Looks at the folder again; those called as the standard library's are not its own."""
-        files = [*self.folder.glob("*.py"), *(file.parent for file in self.folder.glob("*/*.py"))]
-        self.names = {entry.stem for entry in files} - {*sys.stdlib_module_names, "karat"}
-        if self.folder.name == "tasks":
-            self.names.add("tasks")
-        if any(_stamp(file) != stamp for file, (_, stamp) in self._stamps.items()):
-            self._forget()
+    def look(self) -> None:
+        """Look at the folder again. Its files called as modules of the standard library are not its own."""
+        own = set()
+        if not self.is_tree:
+            own = {place.stem for place in self.folder.glob("*.py")}
+            own |= {file.parent.name for file in self.folder.glob("*/*.py")}
+        packages = {name for name in PACKAGES if (self.folder / name).is_dir() and unless_installed(name)}
+        self.names = (own | packages) - {*sys.stdlib_module_names, "karat"}
+        if (self.folder / "karat" / "core" / "eval").is_dir():  # a tree of metrics under karat's name
+            self.names.add(own_package("sygra.core"))
 
-    def _forget(self) -> None:
-        self.modules.clear()
-        for file, (name, _) in self._stamps.items():
-            if _file(sys.modules.get(name)) == file:
-                del sys.modules[name]
-            # Python compares a compiled file with its source by size and whole seconds only
-            with suppress(OSError):
-                Path(importlib.util.cache_from_source(str(file))).unlink()
-        self._stamps.clear()
-        importlib.invalidate_caches()
+    def is_current(self) -> bool:
+        """Whether the files that were imported are as they were then."""
+        modules = [each for name, each in sys.modules.copy().items() if name.startswith(f"{self.name}.")]
+        loaders = [each.__loader__ for each in modules if isinstance(each.__loader__, TaskLoader)]
+        return all(loader.is_current() for loader in loaders)
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Meanwhile a name of the folder means its module; afterwards those that had the name before have it again."""
-        with _swapping:
-            aside = {name: each for name, each in sys.modules.copy().items() if self._is_others(name, each)}
-            for name in aside:
-                del sys.modules[name]
-            sys.modules.update(self.modules)
-            if str(self.folder) in sys.path:
-                sys.path.remove(str(self.folder))
-                sys.path.insert(0, str(self.folder))  # else it comes there with the first of its files
-            try:
-                yield
-            finally:
-                self._keep()
-                sys.modules.update(aside)
+    def full_name(self, name: str) -> str:
+        """The name of the module that a name means in the files of the folder."""
+        steps = name.split(".")
+        is_own = steps[0] in self.names or ".".join(steps[:2]) in self.names
+        return f"{self.name}.{name}" if is_own else name
 
-    def _is_others(self, name: str, module: ModuleType) -> bool:
-        """Whether a module has a name of the folder, and is a plain file of another, or a folder of such files."""
-        if name.partition(".")[0] not in self.names or self.modules.get(name) is module:
-            return False
-        file = _file(module)
-        if file.suffix == ".py":
-            return "site-packages" not in file.parts and not file.is_relative_to(self.folder)
+    def _in_table(self, name: str) -> str | None:
+        public = name.removeprefix(f"{self.name}.")
+        return without_karat(public) or unless_installed(public)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """A package without code."""
+
+    def import_module(self, name: str, package: str | None = None) -> ModuleType:
+        """What `importlib.import_module` is for the files of the folder."""
+        if name.startswith("."):
+            return importlib.import_module(name, package)
+        return self._import(name, fromlist=("__name__",))
+
+    def load(self, path: str) -> Any:
+        """What `karat.registry.load_object` is for the files of the folder."""
+        return load_object(path, self.load_file, self.import_module)
+
+    def load_file(self, path: str | Path) -> ModuleType:
+        """Import a file by its path."""
+        file = Path(path).expanduser().resolve()
+        if not file.is_file() or not file.is_relative_to(self.folder):
+            return load_file(path)
+        name, place = self.name, self.folder
+        for part in file.relative_to(self.folder).with_suffix("").parts:
+            name, place = f"{name}.{part.replace('.', '_')}", place / part
+            self.places[name] = place
+        if self._in_table(name) in TABLE:
+            name += "_"
+        self.places[name] = file
         try:
-            paths = list(getattr(module, "__path__", ()))
-        except KeyError:  # a folder without an init file asks its parent, which another task has put aside
-            return True
-        return bool(paths) and not any("site-packages" in Path(path).parts for path in paths)
-
-    def _keep(self) -> None:
-        """Remember the task's modules that are in `sys.modules`."""
-        inside = f"{self.folder}{os.sep}"
-        for name, module in sys.modules.copy().items():
-            named = name.partition(".")[0] in self.names
-            text = getattr(module, "__file__", None)
-            if isinstance(text, str) and text.startswith(inside):
-                file = Path(text)
-                if file.suffix != ".py" or "site-packages" in file.parts:
-                    continue
-                if file not in self._stamps:
-                    self._stamps[file] = (name, _stamp(file))
-            elif not named or (text is not None and not name.startswith("tasks.")):
-                continue
-            if named:
-                self.modules[name] = module
+            return importlib.import_module(name)
+        except FAILURES as error:
+            raise failed_import(path, error) from error
 
     def _import(
         self,
@@ -133,92 +114,89 @@ class OwnModules:
         level: int = 0,
     ) -> ModuleType:
         """What `__import__` is for the files of the folder."""
-        full, wanted = name, fromlist or ()
-        if level and (package := (globals or {}).get("__package__")):
-            full = importlib.util.resolve_name("." * level + name, package)
-        elif (
-            level
-            and self.folder in (file := Path((globals or {}).get("__file__") or "")).parents[level - 1 :]
-        ):
-            return self._beside(file.parents[level - 1], name, wanted)
-        first = full.partition(".")[0]
-        if first not in self.names:
-            return builtins.__import__(name, globals, locals, wanted, level)
-        found = self.modules.get(full)
-        if found is not None and all(hasattr(found, each) for each in wanted):
-            return found if wanted else self.modules[first]
-        with self.in_place():
-            return builtins.__import__(name, globals, locals, wanted, level)
-
-    def _beside(self, folder: Path, name: str, wanted: Sequence[str]) -> ModuleType:
-        """What a relative import means in a file that is executed by its path: its folder is the package."""
-        if not name:  # from . import a, b
-            found = ModuleType(folder.name)
-            vars(found).update({each: self._beside(folder, each, ("*",)) for each in wanted})
-            return found
-        steps = [*folder.relative_to(self.folder).parts, *name.split(".")]
-        if self.folder.name == "tasks":
-            steps.insert(0, "tasks")
-        if steps[0] in self.names:
-            return self._import(".".join(steps), fromlist=wanted)
-        file = folder.joinpath(*name.split(".")).with_suffix(".py")  # called as one of the standard library
-        if not file.is_file():
-            raise ModuleNotFoundError(f"there is no {file}", name=name)
-        return load_task_file(file)
-
-
-_folders: dict[Path, OwnModules] = {}
+        full = name if level else self.full_name(name)
+        try:
+            found = builtins.__import__(full, globals, locals, fromlist, level)
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith(f"{self.name}."):
+                raise
+            public = str(error.name).removeprefix(f"{self.name}.")
+            file = self.folder.joinpath(*public.split("."))
+            raise ModuleNotFoundError(f"there is no {file}.py", name=public) from None
+        if full != name and not fromlist:
+            return sys.modules[f"{self.name}.{name.partition('.')[0]}"]
+        if found is importlib:
+            found = ModuleType(name)
+            vars(found).update(vars(importlib), import_module=self.import_module)
+        return found
 
 
 class TaskLoader(SourceFileLoader):
-    """Executes a file; one of a task with its task's `__import__`."""
+    """Executes a file of a task with the task's own `__import__`."""
+
+    def __init__(self, own: TaskPackage, name: str, path: str) -> None:
+        super().__init__(name, path)
+        self.full_name = own.full_name
+        self._builtins = own.builtins
+        self._source = b""
+
+    def get_code(self, fullname: str) -> CodeType:
+        # never from a compiled file: Python compares it with its source by size and whole seconds only
+        self._source = self.get_data(self.path)
+        return self.source_to_code(self._source, self.path)
 
     def exec_module(self, module: ModuleType) -> None:
-        around = _around(self.path)
-        if around is not None:
-            module.__dict__["__builtins__"] = around.builtins
+        module.__dict__["__builtins__"] = self._builtins
         super().exec_module(module)
+
+    def is_current(self) -> bool:
+        try:
+            return self.get_data(self.path) == self._source
+        except OSError:
+            return False
 
 
 class _Finder(MetaPathFinder):
-    """Finds the files of tasks where Python finds them, to be executed as those of tasks."""
+    """Finds the private packages and their modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        first = fullname.partition(".")[0]
-        if not any(first in own.names for own in list(_folders.values())):
+        own = _packages.get(fullname.partition(".")[0])
+        if own is None:
             return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or type(spec.loader) is not SourceFileLoader or _around(spec.loader.path) is None:
-            return None
-        spec.loader = TaskLoader(fullname, spec.loader.path)
-        return spec
+        found = own.table.find_spec(fullname, path) or PathFinder.find_spec(fullname, path, target)
+        place = own.places.get(fullname)
+        if found is None and place is not None and place.is_dir():
+            found = ModuleSpec(fullname, own, is_package=True)
+            found.submodule_search_locations = [str(place)]
+        elif found is None and place is not None:
+            found = spec_from_file_location(fullname, place)
+        if found is not None and type(found.loader) is SourceFileLoader:
+            found.loader = own.loader(fullname, found.loader.path)
+        return found
 
 
 _finder = _Finder()
+_numbers = itertools.count(1)
+_packages: dict[str, TaskPackage] = {}
+_latest: dict[tuple[Path, bool], TaskPackage] = {}
+_choosing = threading.Lock()
 
 
-def load_task_file(path: Path) -> ModuleType:
-    """Imports a file of a task by its path."""
-    return load_file(path, TaskLoader)
+def task_package(folder: Path, is_tree: bool) -> TaskPackage:
+    """The package of a folder as its files are now.
 
-
-def _around(path: str) -> OwnModules | None:
-    """The modules of the task that a file belongs to."""
-    file = Path(path)
-    if "site-packages" in file.parts:
-        return None
-    return next((_folders[folder] for folder in file.parents if folder in _folders), None)
-
-
-def _file(module: ModuleType | None) -> Path:
-    return Path(getattr(module, "__file__", None) or "")
-
-
-def _stamp(file: Path) -> Stamp:
-    try:
-        status = file.stat()
-    except OSError:
-        return (0, 0)
-    return (status.st_mtime_ns, status.st_size)
+    If a file changed since it was imported, this is a new package, so that none of its modules keeps parts of the old
+    ones: the code that runs is the code that a run's fingerprint speaks of.
+    """
+    with _choosing:
+        task_imports()
+        if _finder not in sys.meta_path:
+            sys.meta_path.insert(0, _finder)
+        own = _latest.get((folder, is_tree))
+        if own is None or not own.is_current():
+            own = _latest[folder, is_tree] = TaskPackage(folder, is_tree)
+            _packages[own.name] = own
+        own.look()
+        return own

@@ -96,6 +96,16 @@ def test_many_values_are_not_much_wider_than_t(coverage: ModuleType) -> None:
     assert max(coverage.widths(0, 100)) <= 1.05
 
 
+@pytest.mark.parametrize(
+    ("distance", "wide"), [(0.8, 1.01), (0.9, 1.04), (1.0, 1.1), (1.5, 1.42), (2.5, 2.1)]
+)
+def test_collapses_that_were_not_drawn(coverage: ModuleType, distance: float, wide: float) -> None:
+    """At a distance of 1 it covered 0.91, and at 1.5 it was 1.65 times as wide as t's."""
+    covered, ratio = coverage.collapse_coverage(200, distance)
+    assert covered >= 0.925
+    assert ratio <= wide
+
+
 def test_the_smallest_effect_is_found_four_times_of_five(coverage: ModuleType) -> None:
     found = coverage.powers(0, 6, 100)
     assert np.mean([power for _, power in found]) >= 0.78

@@ -26,7 +26,7 @@ from karat.stats._means import MeanState
 
 S = TypeVar("S")
 
-METHODS = 4
+METHODS = 5
 """Raised when the same results give other numbers: what an earlier version computed is then computed again."""
 
 

@@ -9,8 +9,8 @@ t fails: when all values are equal, or when the rare values that decide the mean
 Where enough is known the extra value is not needed, and it would make the interval wider than t. Its weight falls to 0
 where values near that bound have been seen often (from 10 to 30 times). Where no few values carry the variance, it
 falls to 0 from 150 to 200 values, from 1 where half of them tie and from 0.6 where they do not, unless they lie so
-close together that one value at the bound would move their mean by about a standard error or more.
-What remains then is the empirical likelihood with t in place of the normal quantile.
+close together that one value at the bound would move their mean by 0.67 standard errors or more: then it keeps a part
+that grows with that distance. What remains then is the empirical likelihood with t in place of the normal quantile.
 
 Clusters (sum s, size n) take the place of values: the weights belong to clusters, and the mean is Σws / Σwn.
 
@@ -37,9 +37,11 @@ _SPREAD_OUT = 0.6
 the mean were not drawn …"""
 _FEW, _MANY = 150, 200
 """… up to this many values; from this many on it has none."""
-_SAFE, _MOVED = 0.9, 1.5
-"""How far one value at the bound would move the mean, in standard errors: up to the first t covers 93 % even where a
-rare collapse was not drawn, from the second on many values weigh the extra value as few do."""
+_SAFE = 0.67
+"""How far one value at the bound would move the mean, in standard errors: up to here t covers 93 % even where a rare
+collapse was not drawn. Further away many values keep 1 − this/distance of the weight that few ones give the extra
+value. That is the least that covers 93 % for every share of collapses: its limit is 1.17 times as far as t's at a
+distance of 1, 1.8 times at 1.5 and 3.1 times at 2.5."""
 _SELDOM, _OFTEN = 10.0, 30.0
 """Values near the bound: the same."""
 _SPARSE, _DENSE = 3.0, 8.0
@@ -127,7 +129,7 @@ class BoundedMean:
 
         def weight(near: NDArray[np.bool_], distance: float) -> float:
             moved = distance * self.extra_size * math.sqrt(doubt / squares) if squares > 0.0 else math.inf
-            some = most * max(few, 1.0 - _falling(moved, _SAFE, _MOVED))
+            some = most * max(few, 1.0 - _SAFE / max(moved, _SAFE))
             spread_out = some + (1.0 - some) * sparse
             return min(spread_out, _falling(self._seen(near), _SELDOM, _OFTEN))
 

@@ -16,6 +16,7 @@ import karat
 from karat.aggregators._base import resolve_aggregator
 from karat.errors import RequestError
 from karat.stats import share
+from karat.stats._means import few_clusters_note
 from tests.aggregators.conftest import folded, item
 
 
@@ -50,6 +51,8 @@ def test_examples_of_a_conversation_are_a_cluster(make, refuses):
     plain = make.folded("accuracy", rows).get()
     clustered = make.folded("accuracy", rows, cluster="conversation").get()
     assert clustered.metadata["clusters"] == 10
+    assert clustered.metadata["note"] == few_clusters_note(10)
+    assert "note" not in plain.metadata
     assert clustered.metadata["design_effect"] == pytest.approx(5.44, abs=0.1)
     assert clustered.high - clustered.low > 2 * (plain.high - plain.low)
     with refuses(ValueError):

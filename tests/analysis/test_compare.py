@@ -11,6 +11,7 @@ from karat.analysis.comparison import Limit, compare, judge, read_limit
 from karat.errors import RequestError
 from karat.stats import tango
 from karat.stats._distributions import critical
+from karat.stats._means import few_clusters_note
 from karat.stats._paired import PairedTest, tango_limits
 from karat.tasks import FunctionTask
 from tests.analysis.conftest import COUNT, answer_at, examples, right, run_at
@@ -136,6 +137,7 @@ def test_attempts_are_clusters(store):
     compared = compare(runs).differences[0].compared
     assert compared.difference.n == 3 * COUNT
     assert compared.difference.metadata["clusters"] == COUNT
+    assert "note" not in compared.difference.metadata
     assert compared.difference.metadata["design_effect"] == pytest.approx(3, rel=0.05)
     assert compared.test.method == compared.difference.method == "gaffke, clustered"
 
@@ -177,6 +179,9 @@ def test_documents_are_clusters(three, refuses):
         compare(three[0], three[2], cluster=c).differences[0].compared for c in (None, "document")
     )
     assert clustered.difference.metadata["clusters"] == 15
+    assert clustered.difference.metadata["note"] == few_clusters_note(15)
+    assert few_clusters_note(15) in compare(three[0], three[2], cluster="document").report()
+    assert "note" not in plain.difference.metadata
     assert clustered.difference.value == plain.difference.value
     with refuses(RequestError):
         compare(three, cluster="documnt")

@@ -106,6 +106,13 @@ def test_collapses_that_were_not_drawn(coverage: ModuleType, distance: float, wi
     assert ratio <= wide
 
 
+def test_few_clusters_say_what_may_be_missing(coverage: ModuleType) -> None:
+    found = coverage.unseen_clusters(0, 10, 60)
+    assert min(covered for _, covered, _ in found) < 0.9  # no method can
+    assert np.mean([silent for _, _, silent in found]) <= 0.03
+    assert max(silent for _, _, silent in found) <= 0.12  # 60 data sets
+
+
 def test_the_smallest_effect_is_found_four_times_of_five(coverage: ModuleType) -> None:
     found = coverage.powers(0, 6, 100)
     assert np.mean([power for _, power in found]) >= 0.78

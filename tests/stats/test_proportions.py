@@ -8,12 +8,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from scipy.stats import beta, binom
 from statsmodels.stats.proportion import proportion_confint
 
 from karat.records import Estimate
-from karat.stats import clopper_pearson, mean_interval, missing_bounds, proportion, share, wilson, with_bounds
+from karat.stats import (
+    clopper_pearson,
+    mean_interval,
+    missing_bounds,
+    paired,
+    proportion,
+    share,
+    wilson,
+    with_bounds,
+)
 from karat.stats._distributions import critical
+from karat.stats._means import few_clusters_note
 from karat.stats._proportions import wilson_limits
 
 
@@ -121,7 +132,31 @@ def test_values_instead_of_counts() -> None:
 
 
 def test_clusters_of_one_change_nothing() -> None:
-    assert proportion([1, 0, 1, 1, 0], clusters=range(5)) == share(3, 5)
+    found = proportion([1, 0, 1, 1, 0], clusters=range(5))
+    assert found == replace(share(3, 5), metadata=found.metadata)
+
+
+@pytest.mark.parametrize("clusters", [2, 10, 29])
+@pytest.mark.parametrize("size", [1, 3])
+def test_few_clusters_are_noted(clusters: int, size: int) -> None:
+    owner = [i // size for i in range(clusters * size)]
+    values = [float(i % 3 == 0) for i in range(clusters * size)]
+    for found in (
+        proportion(values, owner),
+        mean_interval([0.5 * value for value in values], owner),
+        paired(values, values[::-1], owner).difference,
+    ):
+        assert found.metadata["note"] == few_clusters_note(clusters)
+        assert str(clusters) in found.metadata["note"]
+
+
+def test_enough_clusters_and_independent_items_have_no_note() -> None:
+    values = [float(i % 3 == 0) for i in range(60)]
+    for clusters in (None, [i // 2 for i in range(60)]):
+        assert "note" not in proportion(values, clusters).metadata
+        assert "note" not in mean_interval(values, clusters).metadata
+        assert "note" not in paired(values, values[::-1], clusters).difference.metadata
+    assert "note" not in proportion(values[:5]).metadata
 
 
 def test_copies_of_an_item_add_no_information() -> None:

@@ -518,6 +518,7 @@ class Values:
 
     def total(self, cluster: str | None) -> MeanState:
         """All clusters together."""
+        self.mean.drawn = cluster is not None
         if not self.parts:
             if cluster is not None and self.mean.n:
                 self.fields.check(cluster, "cluster")
@@ -540,7 +541,7 @@ class Values:
         for size, times in zeros.items():
             total.add_cluster(ExactSum(), ExactSum(), size, 0.0, 0.0, times)
         whole = everything.total(cluster)
-        total.several, total.singles = whole.several, whole.singles
+        total.several, total.singles, total.drawn = whole.several, whole.singles, whole.drawn
         return total
 
     def proportion(self, confidence: float, cluster: str | None = None) -> Estimate:

@@ -68,7 +68,14 @@ from karat.formatting import (
 )
 from karat.layout import Styled
 from karat.records import Estimate, EvaluatorSpec, Failed, Ok, Output, RunHeader, Skipped
-from karat.stats._paired import PairedComparison, Test, holm, paired_arrays, score_differences
+from karat.stats._paired import (
+    PairedComparison,
+    Test,
+    holm,
+    paired_arrays,
+    score_differences,
+    with_clusters_note,
+)
 from karat.stats._validation import check_confidence
 from karat.store import Store
 from karat.store.columns import distinct, example_columns
@@ -790,6 +797,7 @@ class _Work:
     ) -> Difference:
         import numpy as np
 
+        complete = ~(np.isnan(pairs.first) | np.isnan(pairs.second))
         clusters: Any = None
         if self.cluster is not None:
             clusters = self._clusters(baseline, pairs.examples)
@@ -807,18 +815,21 @@ class _Work:
             # A missing score could be any number: bounds of 0 to 1 would be wrong.
             unbounded = msgspec.structs.replace(compared.difference, lowest=None, highest=None)
             compared = msgspec.structs.replace(compared, difference=unbounded)
+        note = pairs.note
+        if clusters is not None and self.cluster is not None:
+            compared = with_clusters_note(compared, len(distinct(clusters[complete])))
+            note = "; ".join(filter(None, [note, compared.difference.metadata.get("note")]))
         if not spec.higher_is_better:  # wins are where the run is better
             compared = msgspec.structs.replace(compared, wins=compared.losses, losses=compared.wins)
-        complete = distinct(pairs.examples[~(np.isnan(pairs.first) | np.isnan(pairs.second))])
         return Difference(
             spec.key,
             form,
             baseline.id,
             run.id,
             compared,
-            note=pairs.note,
+            note=note,
             higher_is_better=spec.higher_is_better,
-            examples=len(complete),
+            examples=len(distinct(pairs.examples[complete])),
         )
 
     def _clusters(self, baseline: Run, examples: NDArray[np.integer[Any]]) -> NDArray[np.int64]:

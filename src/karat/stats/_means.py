@@ -136,6 +136,21 @@ _DIGITS = (16, 12, 10, 8, 6)
 """Binary digits to which sums are cut, in turn. Where even the last leaves too many, only the moments are kept."""
 
 
+_ENOUGH_CLUSTERS = 30
+"""Clusters of which fewer than 5 % of samples lack a kind that is one cluster in ten."""
+
+
+def few_clusters_note(clusters: int) -> str:
+    """What an interval over so few clusters cannot allow for; empty where there are enough.
+
+    If nine of ten clusters have one item and the tenth has 20 that score lower, every third sample of 10 clusters has
+    no large one, and nothing in it says that there are any: no interval made from it covers.
+    """
+    if clusters >= _ENOUGH_CLUSTERS:
+        return ""
+    return f"few clusters ({clusters}): larger ones that were not drawn are not allowed for"
+
+
 _SYMMETRIC, _SKEWED, _BEYOND = 0.5, 1.0, 0.5
 """The skewness up to which values without bounds are taken as symmetric, from which on as skewed, and how far a value
 that was not drawn may then lie beyond the farthest, in parts of the range of those drawn."""
@@ -209,6 +224,7 @@ class MeanState:
     __slots__ = (
         "cluster_squares",
         "clusters",
+        "drawn",
         "least",
         "most",
         "products",
@@ -230,6 +246,9 @@ class MeanState:
         self.singles = 0
         """How many clusters have one item: counted apart, since they are most and this is quick."""
         self.clusters = ClusterCounts()
+        self.drawn = False
+        """Whether clusters were drawn and named, such as documents, not made, as the attempts at an example are: those
+        not drawn can be larger, even where each of these has one item."""
         self.least = math.inf
         """The smallest value …"""
         self.most = -math.inf
@@ -325,6 +344,7 @@ class MeanState:
         self.several.merge(other.several)
         self.singles += other.singles
         self.clusters.merge(other.clusters)
+        self.drawn |= other.drawn
         self.least, self.most = min(self.least, other.least), max(self.most, other.most)
         return self
 
@@ -509,7 +529,8 @@ class MeanState:
         if self.squares != self.total:  # x² = x holds for 0 and 1 alone
             raise StatisticsError("a proportion needs values 0 and 1: for graded scores use the mean")
         if not self.sizes.clustered:
-            return share(round(self.total.value), n, confidence, of=of)
+            found = share(round(self.total.value), n, confidence, of=of)
+            return msgspec.structs.replace(found, metadata=self._design(1.0))
         if self.sizes.clusters < 2:
             low, high = wilson_limits(p, 1.0, critical(confidence))
             metadata: dict[str, Any] = {"clusters": 1, "reason": "one cluster counts as one item"}
@@ -519,13 +540,16 @@ class MeanState:
         return self.estimate(confidence, of=of, bounds=(0.0, 1.0))
 
     def _design(self, effect: float) -> dict[str, Any]:
+        note = few_clusters_note(self.sizes.clusters) if self.drawn else ""
+        noted = {"note": note} if note else {}
         if not self.sizes.clustered:
-            return {}
+            return noted
         effect = max(1.0, effect)  # less than 1 is chance: independent items carry the most information
         return {
             "design_effect": effect,
             "effective_n": self.n / effect,
             "clusters": self.sizes.clusters,
+            **noted,
         }
 
 
@@ -539,6 +563,7 @@ def _to_float(value: Fraction) -> float:
 def state_of(values: Numbers, clusters: Iterable[Hashable] | None) -> MeanState:
     """The state of values, each its own cluster unless clusters are given."""
     state = MeanState()
+    state.drawn = clusters is not None
     numbers = [finite(value, f"values[{index}]") for index, value in enumerate(values)]
     if clusters is None:
         for number in numbers:

@@ -23,7 +23,7 @@ from karat.stats._distributions import (
     t_two_sided,
 )
 from karat.stats._exact import array_total
-from karat.stats._means import MeanState
+from karat.stats._means import MeanState, few_clusters_note
 from karat.stats._proportions import wilson_limits
 from karat.stats._resampling import bootstrap_test, permutation_interval
 from karat.stats._validation import (
@@ -342,12 +342,12 @@ def paired(
 
     same_length("paired", a=a, b=b)
     codes = None
+    places: dict[Hashable, int] = {}
     if clusters is not None:
         labels = list(clusters)
         same_length("paired", a=a, clusters=labels)
-        places: dict[Hashable, int] = {}
         codes = np.array([places.setdefault(label, len(places)) for label in labels], np.int64)
-    return paired_arrays(
+    made = paired_arrays(
         _scores(a, "a"),
         _scores(b, "b"),
         codes,
@@ -359,6 +359,16 @@ def paired(
         n_resamples=n_resamples,
         seed=seed,
     )
+    return made if codes is None else with_clusters_note(made, len(places))
+
+
+def with_clusters_note(compared: PairedComparison, clusters: int) -> PairedComparison:
+    """The comparison of so many clusters that were drawn, with a note on its interval where they are few."""
+    note, found = few_clusters_note(clusters), compared.difference
+    if not note or found.value is None:
+        return compared
+    noted = msgspec.structs.replace(found, metadata={**found.metadata, "note": note})
+    return msgspec.structs.replace(compared, difference=noted)
 
 
 _KEPT_DIGITS = 14

@@ -89,6 +89,25 @@ def test_attempts_and_units_come_in_the_order_of_their_numbers(store: Store) -> 
     assert [r.item for r in store.backend.scan(run, 2, 3)] == results
 
 
+def test_fields_are_those_of_the_rows_in_the_same_order(store: Store) -> None:
+    run = add_header(store)
+    items = [output_item(attempt, unit) for attempt in (1, 2, 10) for unit in ("", "question/2")]
+    store.backend.append(run, [row(p, item, payload=item.encode()) for item in items for p in range(3)])
+    assert store.backend.scan_fields(run, 1, 3).latest() == store.backend.scan_fields(run, 1, 3)
+    store.backend.append(run, [row(1, "10", 2, b"again", FAILED), row(2, "2", 2, b"2", SKIPPED)])
+    store.backend.append(run, [row(1, "10", 3, b"last")])
+    for fields, rows in (
+        (store.backend.scan_fields(run, 1, 3), store.backend.scan(run, 1, 3)),
+        (store.backend.scan_fields(run, 1, 3).latest(), list(latest(store.backend.scan(run, 1, 3)))),
+        (store.backend.scan_fields(run, 7, 9).latest(), []),
+    ):
+        assert list(fields.positions) == [r.position for r in rows]
+        assert [item.decode() for item in fields.items] == [r.item for r in rows]
+        assert list(fields.tries) == [r.try_number for r in rows]
+        assert list(fields.statuses) == [r.status for r in rows]
+        assert list(fields.payloads) == [r.payload for r in rows]
+
+
 @given(st.lists(st.text("0123456789./aß", max_size=12), max_size=8))
 def test_the_order_of_items_is_total(items: list[str]) -> None:
     backwards = items[::-1]

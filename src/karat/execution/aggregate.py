@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -52,9 +51,10 @@ from karat.records import (
     groups_of,
 )
 from karat.serialization import encode, prepared
-from karat.store.backend import RecordDecoder
+from karat.store.backend import SKIPPED, RecordDecoder
+from karat.store.columns import item_name
 from karat.store.handles import Aggregation, Chunks, Evaluation, StoredDataset, check_complete
-from karat.store.repositories import count_items, latest, result_decoder
+from karat.store.repositories import count_items, result_decoder
 from karat.sync import sync_twin
 
 
@@ -300,9 +300,8 @@ class _AggregationStage:
         stop: int,
     ) -> None:
         results = self._results(members, chunks, start, stop)
-        rows = chunks.saw(data.scan(start, stop))
-        described = _described.decode_all([row.payload for row in rows])
-        examples = [(row.position, example) for row, example in zip(rows, described, strict=True)]
+        fields = chunks.saw_fields(data.scan_fields(start, stop))
+        examples = list(zip(fields.positions, _described.decode_all(fields.payloads), strict=True))
         for key, targets in self.targets.items():
             found = results[key]
             expected = [each for each in unjudged if key == (each.key, None)]
@@ -328,39 +327,43 @@ class _AggregationStage:
         out: dict[tuple[str, str | None], dict[int, list[ItemResult]]] = {key: {} for key in self.targets}
         seen: set[tuple[Any, ...]] = set()
         several = len(members) > 1
-        singles = {key for key, spec in self.specs.items() if spec.kind == "single"}
         joint = {key for key, spec in self.specs.items() if spec.kind == "joint"}
         latest_first = sorted(members, key=lambda e: e.header.finished or e.header.created, reverse=True)
         for evaluation in latest_first:  # the latest evaluation's word counts
-            rows = list(latest(chunks.saw(self.store.backend.scan(evaluation.number, start, stop))))
-            self._rows[evaluation.header.id] += len(rows)
+            fields = chunks.saw_fields(self.store.backend.scan_fields(evaluation.number, start, stop))
+            fields = fields.latest()
+            statuses = fields.statuses
+            self._rows[evaluation.header.id] += len(statuses)
             if not several:
-                self._statuses.update(map(_status, rows))
-            decoded = result_decoder.decode_all([row.payload for row in rows])
-            for row, result in zip(rows, decoded, strict=True):
-                if isinstance(result.outcome, Skipped) and result.outcome.failed_outputs:
-                    outcome = self._failed_outputs.current(
-                        result.outcome, row.position, result.attempt, result.unit
-                    )
+                self._statuses.update(statuses)
+            # An item names its evaluator and run: the few different ones are looked up, not those of every result.
+            places = {item: out.get(_place(evaluation, item)) for item in set(fields.items)}
+            decoded = result_decoder.decode_all(fields.payloads)
+            for position, item, status, result in zip(
+                fields.positions, fields.items, statuses, decoded, strict=True
+            ):
+                skipped = result.outcome if status == SKIPPED else None
+                if isinstance(skipped, Skipped) and skipped.failed_outputs:
+                    outcome = self._failed_outputs.current(skipped, position, result.attempt, result.unit)
                     result = msgspec.structs.replace(result, outcome=outcome)
                 if several:
-                    identity = (row.position, result.key, result.runs, result.attempt, result.unit)
+                    identity = (position, result.key, result.runs, result.attempt, result.unit)
                     if identity in seen:
                         continue
                     seen.add(identity)
-                    self._statuses[row.status] += 1
+                    self._statuses[status] += 1
                 if joint and result.key in joint:
                     if result.key not in self._ordered and _is_order(result):
                         self._ordered.add(result.key)
                     for run in result.runs:
                         if (found := out.get((result.key, run))) is not None:
-                            found.setdefault(row.position, []).append(_of_run(result, run))
-                found = out.get((result.key, result.runs[0] if result.key in singles else None))
+                            found.setdefault(position, []).append(_of_run(result, run))
+                found = places[item]
                 if found is None:
                     continue  # no aggregator is for this evaluator
-                here = found.get(row.position)
+                here = found.get(position)
                 if here is None:
-                    found[row.position] = [result]
+                    found[position] = [result]
                 else:
                     here.append(result)
         return out
@@ -451,7 +454,11 @@ def _of_run(result: ItemResult, run: str) -> ItemResult:
     return msgspec.structs.replace(result, runs=(run,), outcome=outcome)
 
 
-_status = attrgetter("status")
+def _place(evaluation: Evaluation, item: bytes) -> tuple[str, str | None]:
+    """The key of the evaluator of a stored item, and the run where it judges single outputs."""
+    name = item_name(item.decode("utf-8", "surrogatepass"), evaluation.kind)
+    spec = evaluation.header.evaluators[name.evaluator]
+    return spec.key, evaluation.header.runs[name.runs[0]] if spec.kind == "single" else None
 
 
 def _not_judged(

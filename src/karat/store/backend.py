@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress, pairwise
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from zlib import crc32
 
@@ -153,9 +154,30 @@ class ScannedFields(NamedTuple):
     positions: Sequence[int]
     items: Sequence[bytes]
     """As they are stored."""
-    tries: Sequence[int]
-    statuses: Sequence[int]
+    codes: Sequence[int]
+    """Eight times the try, and the status, in one number."""
     payloads: Sequence[bytes]
+
+    @property
+    def tries(self) -> Sequence[int]:
+        """The try of each row."""
+        return [code >> 3 for code in self.codes] if self._have_tries() else (1,) * len(self.codes)
+
+    @property
+    def statuses(self) -> bytes:
+        """The status of each row."""
+        return bytes([code & 7 for code in self.codes])
+
+    def latest(self) -> ScannedFields:
+        """The current try of every item."""
+        if not self._have_tries():
+            return self
+        names = pairwise(zip(self.positions, self.items, strict=True))
+        last = [*(name != following for name, following in names), True]
+        return ScannedFields._make(list(compress(column, last)) for column in self)
+
+    def _have_tries(self) -> bool:
+        return max(self.codes, default=0) >= 16
 
 
 class HeaderRow(NamedTuple):
@@ -227,7 +249,7 @@ class Backend(Protocol):
         """
 
     def scan_fields(self, parent: int, start: int, stop: int) -> ScannedFields:
-        """Yield the same rows by field, which is cheaper for many; the items of a position have no fixed order."""
+        """The same rows by field, in the same order, which is cheaper for many."""
 
     def marks(self, parent: int, start: int, stop: int) -> list[Mark]:
         """Yield the rows without payloads, the tries of an item in their order."""

@@ -794,16 +794,18 @@ def _read_segments(
     chunks = Chunks(0, extent)
     number = 0
     for start, stop in chunks:
-        positions, items, tries, statuses, payloads = backend.scan_fields(handle.number, start, stop)
-        chunks.saw_bytes(sum(map(len, payloads)))
+        fields = chunks.saw_fields(backend.scan_fields(handle.number, start, stop))
         if report is not None:
             report(stop / extent)
-        if positions:
+        if fields.positions:
             number += 1
-            stored = {item: item for item in sorted(set(items))}
-            packed = _pack_fields(positions, items, tries, statuses, read(payloads), stored)
-            found += len(positions)
-            yield number, len(positions), packed
+            stored = {item: item for item in sorted(set(fields.items))}
+            cells = read(fields.payloads)
+            packed = _pack_fields(
+                fields.positions, fields.items, fields.tries, fields.statuses, cells, stored
+            )
+            found += len(fields.positions)
+            yield number, len(fields.positions), packed
     check_complete(handle, found)
 
 

@@ -33,7 +33,7 @@ from karat.records import (
     RunHeader,
     Status,
 )
-from karat.store.backend import RecordDecoder, StoredRow, latest
+from karat.store.backend import RecordDecoder, ScannedFields, StoredRow, latest
 from karat.store.lease import holder_of
 from karat.store.rows import Row, evaluation_rows, row_tables, run_rows
 
@@ -78,12 +78,13 @@ class Chunks:
 
     def saw(self, rows: list[StoredRow]) -> list[StoredRow]:
         """Measure rows, to choose the next range; returns them."""
-        self.saw_bytes(sum([len(row.payload) for row in rows]))
+        self._bytes += sum([len(row.payload) for row in rows])
         return rows
 
-    def saw_bytes(self, size: int) -> None:
-        """Count so many bytes that were read."""
-        self._bytes += size
+    def saw_fields(self, fields: ScannedFields) -> ScannedFields:
+        """The same of rows by field."""
+        self._bytes += sum(map(len, fields.payloads))
+        return fields
 
 
 class Tabular:
@@ -178,16 +179,19 @@ class StoredDataset(Tabular):
         """The same, of as many examples at a time as are read together."""
         chunks = Chunks(0, self.header.count)
         for start, stop in chunks:
-            payloads = self.store.backend.scan_fields(self.number, start, stop).payloads
-            self._check(len(payloads), stop - start)
-            chunks.saw_bytes(sum(map(len, payloads)))
-            yield payloads
+            yield chunks.saw_fields(self.scan_fields(start, stop)).payloads
 
     def scan(self, start: int, stop: int) -> list[StoredRow]:
         """The records of the examples in a range of positions; raises StoreError where one of them is missing."""
         rows = self.store.backend.scan(self.number, start, stop)
         self._check(len(rows), min(stop, self.header.count) - start)
         return rows
+
+    def scan_fields(self, start: int, stop: int) -> ScannedFields:
+        """The same by field, which is cheaper for many."""
+        fields = self.store.backend.scan_fields(self.number, start, stop)
+        self._check(len(fields.positions), min(stop, self.header.count) - start)
+        return fields
 
     def scan_at(self, positions: Sequence[int]) -> list[StoredRow]:
         """The same, of the examples at some positions."""

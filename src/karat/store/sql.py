@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import accumulate
@@ -229,9 +229,7 @@ class SqlBackend:
                 for row, (p, i, t, s, _, d, c) in zip(rows, found, strict=True)
                 if c is not None and c != checksum(items[i][1], p, t, s, d)
             ]
-        # The database orders items by their bytes, which is `item_order` unless their numbers differ in length.
-        names = [text for _, (text, _) in sorted(items.items())]
-        if names != sorted(names, key=item_order):
+        if not _are_in_order(text for text, _ in items.values()):
             rows.sort(key=lambda row: (row.position, item_order(row.item), row.try_number))
         return rows, damaged
 
@@ -284,12 +282,12 @@ class SqlBackend:
             (parent, start, stop),
         )
         if not found:
-            return ScannedFields((), (), (), (), ())
+            return ScannedFields((), (), (), ())
         positions, keys, codes, payloads, expected = zip(*found, strict=True)
+        items = _Items()
         try:
-            checksums = {key: crc32(key) for key in set(keys)}
             starts = [
-                (checksums[key] + 64 * position + code) & 0xFFFFFFFF
+                (items[key][1] + 64 * position + code) & 0xFFFFFFFF
                 for key, position, code in zip(keys, positions, codes, strict=True)
             ]
             sound = tuple(map(crc32, payloads, starts)) == expected
@@ -297,8 +295,12 @@ class SqlBackend:
             sound = False
         if not sound:
             self.scan(parent, start, stop)  # raises, unless the records are of schema 1 and have no checksum
-        tries = (1,) * len(codes) if max(codes) < 16 else [code >> 3 for code in codes]
-        return ScannedFields(positions, keys, tries, bytes([code & 7 for code in codes]), payloads)
+        fields = ScannedFields(positions, keys, codes, payloads)
+        if _are_in_order(text for text, _ in items.values()):
+            return fields
+        rows = zip(*fields, strict=True)
+        ordered = sorted(rows, key=lambda row: (row[0], item_order(items[row[1]][0]), row[2]))
+        return ScannedFields._make(zip(*ordered, strict=True))
 
     def scan_at(self, parent: int, positions: Sequence[int]) -> list[StoredRow]:
         rows: list[StoredRow] = []
@@ -665,6 +667,12 @@ class _Items(dict[bytes, tuple[str, int]]):
     def __missing__(self, key: bytes) -> tuple[str, int]:
         found = self[key] = _text(key), crc32(key)
         return found
+
+
+def _are_in_order(items: Iterable[str]) -> bool:
+    """Whether the order of the database, by bytes, is `item_order`: it is unless numbers differ in length."""
+    names = sorted(items)
+    return names == sorted(names, key=item_order)
 
 
 def _text(value: bytes) -> str:

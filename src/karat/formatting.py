@@ -438,17 +438,21 @@ def _markdown_table(block: Table) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~!&$])")
-_LINK = re.compile(r"(https?|ftp|mailto)(:)", re.IGNORECASE)
-_LIST = re.compile(r"^(\s*)([-+]|\d+[.)])(\s)")
+# Patterns of Markdown and HTML are compiled when they are first used, by `re.sub`, which keeps them: that takes most of
+# the time of importing this module, and most commands write neither.
+_MARKUP = r"([\\`*_{}\[\]<>#|~!&$])"
+_LINK = r"(?i)(https?|ftp|mailto)(:)"
+_LIST = r"^(\s*)([-+]|\d+[.)])(\s)"
 
 
 def escape(text: object, longest: int = CELL) -> str:
     """Escape text for Markdown: no emphasis, code, link, HTML, mention or cell border."""
     shown = clean(text, longest)
-    shown = _MARKUP.sub(r"\\\1", shown).replace("\\&", "&amp;").replace("\\<", "&lt;").replace("\\>", "&gt;")
-    shown = _LINK.sub(lambda found: f"{found.group(1)}&#58;", shown)
-    shown = _LIST.sub(lambda found: f"{found.group(1)}\\{found.group(2)}{found.group(3)}", shown)
+    shown = (
+        re.sub(_MARKUP, r"\\\1", shown).replace("\\&", "&amp;").replace("\\<", "&lt;").replace("\\>", "&gt;")
+    )
+    shown = re.sub(_LINK, lambda found: f"{found.group(1)}&#58;", shown)
+    shown = re.sub(_LIST, lambda found: f"{found.group(1)}\\{found.group(2)}{found.group(3)}", shown)
     # A zero-width space keeps @name from notifying anybody; ordinary addresses stay readable.
     return re.sub(r"(^|[\s(])@(?=\w)", "\\1@\u200b", shown)
 
@@ -478,7 +482,7 @@ def matrix_table(corner: str, columns: Sequence[str], rows: Sequence[tuple[str, 
 # HTML from plain text: everything is escaped unless it is markup already, and invisible characters are shown.
 
 
-_HIDDEN = re.compile(
+_HIDDEN = (
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, except tab and line feed
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
@@ -497,7 +501,7 @@ def visible(text: str) -> str:
     Controls become their pictures (`␛`), anything else its code point (`⟨U+202E⟩`). Tabs, line feeds, and joiners
     inside emoji, Arabic and Indic words stay.
     """
-    return _HIDDEN.sub(_named, text)
+    return re.sub(_HIDDEN, _named, text)
 
 
 def escape_html(text: object) -> str:
@@ -557,4 +561,4 @@ def _is_emoji(character: str) -> bool:
 
 
 def _is_joined_script(character: str) -> bool:
-    return 0x0600 <= ord(character) < 0x0E00 and not _HIDDEN.match(character)
+    return 0x0600 <= ord(character) < 0x0E00 and not re.match(_HIDDEN, character)

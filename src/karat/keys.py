@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import inspect
 import io
 import sys
@@ -44,9 +43,11 @@ __all__ = [
 ]
 
 
-def digest(data: bytes) -> str:
-    """128 bits of BLAKE2b, as hex."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def digest(data: bytes, size: int = 16) -> str:
+    """So many bytes of BLAKE2b, as hex."""
+    import hashlib  # loads OpenSSL, which most commands do not need
+
+    return hashlib.blake2b(data, digest_size=size).hexdigest()
 
 
 def content_hash(value: object) -> str:
@@ -75,7 +76,7 @@ def result_item(evaluator: int, runs: Sequence[int], attempt: int, unit: str = "
 
 def reuse_key(evaluator: str, example: str, outputs: Iterable[str]) -> bytes:
     """Of an evaluator's fingerprint and the content hashes of the example and of the outputs, in order."""
-    return hashlib.blake2b("\n".join((evaluator, example, *outputs)).encode(), digest_size=16).digest()
+    return bytes.fromhex(digest("\n".join((evaluator, example, *outputs)).encode()))
 
 
 # ---------------------------------------------------------------- the code part of a fingerprint

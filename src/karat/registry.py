@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -168,6 +167,8 @@ MOST_SIBLINGS = 1000
 
 def load_file(path: str | Path) -> ModuleType:
     """Import a Python file by its path, once, and add its folder to the import path."""
+    import hashlib
+
     refuse_nul(path)
     file = Path(path).expanduser().resolve()
     if not file.is_file():

@@ -26,6 +26,17 @@ def made(karat, project):
     }
 
 
+@pytest.mark.parametrize("command", ["ls", "show latest"])
+def test_looking_into_the_store_imports_only_what_it_needs(made, command):
+    code = (
+        f"import sys; before = set(sys.modules); from karat.cli import main; main({command.split()!r});"
+        "heavy = {'numpy', 'pyarrow', 'asyncio', 'hashlib', 'shutil', 'html'};"
+        "sys.exit(','.join(heavy & set(sys.modules) - before) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_is_computed_without_an_aggregator_is_listed_as_the_default(karat, made):
     karat("evaluate", made["run"], "-e", "exact_match")
     karat("aggregate", "latest")

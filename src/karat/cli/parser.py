@@ -103,7 +103,13 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, name: str, description: str) -> None:
         super().__init__(
-            prog=f"karat {name}", usage="", description=description, add_help=False, allow_abbrev=False
+            prog=f"karat {name}",
+            usage="",
+            description=description,
+            add_help=False,
+            allow_abbrev=False,
+            # argparse makes one for every argument, to check it, and loads `shutil` for the width.
+            formatter_class=lambda prog: argparse.HelpFormatter(prog, width=WIDTH),
         )
         self.name = name
         self.own = self.add_argument_group("options")

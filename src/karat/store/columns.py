@@ -13,7 +13,6 @@ instead, and the columns are kept in the user's cache.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import os
 import sys
@@ -21,7 +20,6 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from hashlib import blake2b
 from itertools import chain, product
 from operator import attrgetter
 from pathlib import Path
@@ -33,6 +31,7 @@ import msgspec
 from karat import paths
 from karat.errors import StoreError
 from karat.files import cache_folder
+from karat.keys import digest
 from karat.records import (
     POINTS,
     Call,
@@ -142,9 +141,7 @@ def _needed(what: Run | Evaluation | StoredDataset) -> bool:
 
 
 def _file(name: str) -> Path:
-    return (
-        columns_folder() / hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
-    )
+    return columns_folder() / digest(name.encode("utf-8", "surrogatepass"), 20)
 
 
 def read_cached(name: str) -> Iterator[bytes] | None:
@@ -1172,24 +1169,27 @@ class ExampleColumns:
 
     def position(self, id: str) -> int | None:
         """The position of an example; None where the dataset has no such id."""
+        from hashlib import blake2b
+
         import numpy as np
 
+        def hash_of(id: str) -> int:
+            return int.from_bytes(
+                blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
+            )
+
         if self._hashes is None:
-            hashes = np.fromiter(map(_hash, self.ids()), dtype=np.uint64, count=len(self))
+            hashes = np.fromiter(map(hash_of, self.ids()), dtype=np.uint64, count=len(self))
             order = np.argsort(hashes, kind="stable")
             self._hashes = hashes[order], order
         hashes, order = self._hashes
-        wanted = np.uint64(_hash(id))
+        wanted = np.uint64(hash_of(id))
         at = int(np.searchsorted(hashes, wanted))
         while at < len(hashes) and hashes[at] == wanted:
             if self.id(int(order[at])) == id:
                 return int(order[at])
             at += 1
         return None
-
-
-def _hash(id: str) -> int:
-    return int.from_bytes(blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 NO_METADATA = msgspec.Raw(b"{}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import functools
-import hashlib
 import os
 import platform
 import threading
@@ -15,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from karat.errors import StoreBusy, StoreError, option, wait_or_new
-from karat.keys import Holder
+from karat.keys import Holder, digest
 from karat.store.backend import Backend, LeaseRow
 
 HEARTBEAT_SECONDS = 5.0
@@ -44,7 +43,7 @@ def _machine() -> str:
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
         parts.append(os.readlink("/proc/self/ns/pid"))
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+    return digest("\n".join(parts).encode(), 8)
 
 
 def process_started(process: int) -> float:

@@ -188,3 +188,49 @@ def test_calls_kept_in_additional_kwargs_are_read(beside: dict[str, Any]) -> Non
     assert (call.name, call.arguments) == ("get_weather", ARGUMENTS)
     told_twice = {**message, "tool_calls": OPENAI_CHAT[1]["tool_calls"]}
     assert len(normalize([told_twice]).calls) == 1
+
+
+def tool_run_span(attributes: dict[str, Any], *events: dict[str, Any]) -> list[dict[str, Any]]:
+    """One span of a tool that ran, as the OpenTelemetry SDK writes it."""
+    named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "rm", "gen_ai.tool.call.id": "t1"}
+    return [
+        {
+            "name": "execute_tool rm",
+            "context": {"trace_id": "0x1", "span_id": "0x1"},
+            "start_time": "2026-01-01T00:00:00Z",
+            "attributes": {**named, **attributes},
+            "events": list(events),
+        }
+    ]
+
+
+STRANDS = (
+    {"name": "gen_ai.tool.message", "attributes": {"role": "tool", "content": '{"path": "/"}', "id": "t1"}},
+    {"name": "gen_ai.choice", "attributes": {"message": '[{"text": "gone"}]', "id": "t1"}},
+)
+
+
+@pytest.mark.parametrize(
+    ("document", "answer"),
+    [
+        (tool_run_span({}, *STRANDS), [{"text": "gone"}]),
+        (tool_run_span({"tool_arguments": '{"path": "/"}', "tool_response": "gone"}), "gone"),
+        (
+            tool_run_span(
+                {
+                    "gcp.vertex.agent.tool_call_args": '{"path": "/"}',
+                    "gcp.vertex.agent.tool_response": "gone",
+                }
+            ),
+            "gone",
+        ),
+    ],
+    ids=["Strands", "Pydantic AI", "ADK"],
+)
+def test_a_tool_keeps_its_arguments_under_the_names_of_frameworks(document: Any, answer: Any) -> None:
+    trajectory = normalize(document)
+    assert [(call.id, call.name, call.arguments) for call in trajectory.calls] == [
+        ("t1", "rm", {"path": "/"})
+    ]
+    results = [step.tool_result for step in trajectory.steps if step.tool_result is not None]
+    assert [result.content for result in results] == [answer]

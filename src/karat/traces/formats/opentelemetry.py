@@ -108,15 +108,30 @@ def _speaks(span: Span) -> bool:
     )
 
 
+_GIVEN = ("gen_ai.tool.call.arguments", "tool_arguments", "gcp.vertex.agent.tool_call_args")
+_ANSWERS = (
+    "gen_ai.tool.call.result",
+    "tool_response",
+    "gcp.vertex.agent.tool_response",
+    "gen_ai.tool.message",
+)
+"""Where the conventions, Pydantic AI (Logfire) and ADK keep the arguments and the result of a tool."""
+
+
 def _tool(span: Span) -> Observation:
     called = span.take("gen_ai.tool.name")
     if not isinstance(called, str):
         named = span.value.get("name")
         called = named.removeprefix("execute_tool").strip() if isinstance(named, str) else named
     check_name(called, span.where)
-    answer = span.answer("gen_ai.tool.call.result", "gen_ai.tool.message")
+    given, identity = span.take(*_GIVEN), span.take("gen_ai.tool.call.id")
+    answer = span.answer(*_ANSWERS)
+    events = {event.name for event in span.events}
+    if given is None and events >= {"gen_ai.tool.message", "gen_ai.choice"}:
+        # Strands writes the arguments as a message to the tool, and its answer as a choice.
+        (asked, *_), (told, *_) = span.take_events("gen_ai.tool.message"), span.take_events("gen_ai.choice")
+        given, answer = _event_message(asked).get("content"), _event_message(told).get("content")
     failed = span.failed or "error.type" in span.attributes
-    given, identity = span.take("gen_ai.tool.call.arguments"), span.take("gen_ai.tool.call.id")
     return _run(span, tool_run(called, given, answer, identity=identity, failed=failed))
 
 

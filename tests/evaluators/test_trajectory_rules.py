@@ -356,3 +356,17 @@ def test_arguments_with_rules_for_fields_are_taken_apart_once_and_not_for_each_c
 def test_a_tolerance_is_for_finite_numbers_and_everything_else_has_to_be_equal(agent, reference, matches):
     rule = FieldsRule({"x": build_check({"tolerance": 0.01})}, "exact")
     assert rule.matches({"x": agent}, {"x": reference}) is matches
+
+
+@pytest.mark.parametrize("field", ["ignore_case", {"tolerance": 0.5}, "exact", {"regex": ".*"}])
+def test_a_field_with_a_rule_has_to_be_given_where_the_others_are_ignored(field):
+    """As with a list of the fields to compare: what is missing on one side is a difference."""
+    rules = {"book": {"price": field, "*": "ignore"}}
+    evaluator = TrajectoryMatchEvaluator(tool_args_match_overrides=rules)
+    given, missing = call("book", price=20, seat="any"), call("book", seat="window")
+    assert evaluator.evaluate(outputs=[missing], reference_outputs=[given]).score == 0.0
+    if field != {"regex": ".*"}:  # about the agent's value alone
+        assert evaluator.evaluate(outputs=[given], reference_outputs=[missing]).score == 0.0
+    assert evaluator.evaluate(outputs=[missing], reference_outputs=[missing]).score == float(
+        field != {"regex": ".*"}
+    )

@@ -194,9 +194,9 @@ class FieldsRule:
         if check.always or (a is MISSING and b is MISSING and not check.agent_only):
             return False
         if a is MISSING:
-            return mode not in ("subset", "ignore")
+            return mode != "subset"
         if b is MISSING and not check.agent_only:
-            return mode not in ("superset", "ignore")
+            return mode != "superset"
         return not check.test(a, b)
 
 

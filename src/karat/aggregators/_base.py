@@ -423,7 +423,7 @@ class FieldNames:
         self.known: set[str] = set()
 
     def note(self, metadata: Mapping[str, Any], value: object) -> None:
-        """Remembers an example: its value, or the fields it has instead."""
+        """Record an example: its value, or the fields that it has instead."""
         if value is not None:
             self.seen = True
         elif not self.seen:
@@ -436,13 +436,13 @@ class FieldNames:
         self.known = set(sorted(self.known | other.known)[:MOST_FIELDS])
 
     def check(self, field: str, what: str) -> None:
-        """Refuses a field that no example had, where there were examples."""
+        """Refuse a field that no example had, if there were examples."""
         if not self.seen:
             raise ValueError(f"{what}: {unknown_metadata(field, self.known)}")
 
 
 def add_sizes(state: MeanState | ConfusionState, size: int, times: int = 1) -> None:
-    """Notes clusters of one size in a state whose sums are added otherwise."""
+    """Record clusters of one size in a state whose sums are added elsewhere."""
     if size == 1:
         state.singles += times
     elif size:
@@ -475,7 +475,7 @@ class _Part:
         self.least, self.most = min(self.least, other.least), max(self.most, other.most)
 
     def fold(self, mean: MeanState, size: int) -> None:
-        """Adds this cluster, which has `size` items; those that are not known here are zeros."""
+        """Add this cluster of `size` items; items that it does not list are zeros."""
         mean.add_cluster(self.total, self.squares, size, self.least, self.most)
 
 

@@ -258,7 +258,7 @@ class LabelState:
 
 
 def _check_predicted(counts: Mapping[Labelled, int], reading: Reading) -> None:
-    """Refuses a predicted_key that no prediction has: all of them would count as no prediction."""
+    """Refuse a predicted_key that no prediction has: every prediction would count as missing."""
     predicted = {labels[1] for labels in counts}
     absent = [each for each in predicted if isinstance(each, Absent)]
     if absent and not any(isinstance(each, str) for each in predicted):

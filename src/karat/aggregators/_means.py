@@ -68,7 +68,7 @@ class _Scores(Aggregator[_State]):
         return state
 
     def add_verdicts(self, state: _State, verdicts: Sequence[bool | None]) -> _State:
-        """Adds the verdicts on one example, None for one that is missing: its scores are 1 and 0."""
+        """Add the verdicts on one example, None for a missing one: its scores are 1 and 0."""
         if len(verdicts) == 1 and self.cluster is None:
             [verdict] = verdicts
             if verdict is None:

@@ -303,7 +303,7 @@ class Pending:
         )
 
     def answered(self, reply: Reply) -> None:
-        """Fills the call's place in the trace."""
+        """Fill the call's place in the trace."""
         if self.calls is None:
             return
         output: Any = reply.text
@@ -440,7 +440,7 @@ class Embedding:
             )
 
     def answered(self, embedded: Embedded) -> numpy.ndarray[Any, Any]:
-        """Fills the call's place in the trace, and gives the vectors as an array."""
+        """Fill the call's place in the trace, and return the vectors as an array."""
         import numpy
 
         if self.calls is not None:
@@ -664,7 +664,7 @@ def available() -> list[dict[str, Any]]:
 
 
 def check(spec: str) -> dict[str, Any]:
-    """Tries one call, past the cache: `{spec, ok, seconds, answer, served_model, error}`."""
+    """Try one call without the cache: `{spec, ok, seconds, answer, served_model, error}`."""
     start = time.perf_counter()
     out: dict[str, Any] = {
         "spec": without_secret(spec),

@@ -389,7 +389,7 @@ def _defined(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
 
 
 def check_url(url: str, where: str) -> None:
-    """Refuses an address that carries a secret: specs are stored with every run."""
+    """Refuse an address that carries a secret: specs are stored with every run."""
     try:
         parts = urlsplit(url)
         port = parts.port

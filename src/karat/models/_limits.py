@@ -72,7 +72,7 @@ class Permit:
 
 
 class Limiter:
-    """Enforces the limits of one model. It must be used on one event loop only.
+    """The limits of one model. It must be used on one event loop only.
 
     A 429 halves the concurrency. It grows back by one for each success up to half of its former value, and then by a
     twentieth of the ceiling for each round of successes. A request that was in flight at a cut does not cut again, and

@@ -148,7 +148,7 @@ class recording(list[Call]):
         return place
 
     def finish(self, place: int, call: Call) -> None:
-        """Fills the place of a call that has ended."""
+        """Fill the place of a call that has ended."""
         self[place] = call
         if self._spans is not None and place in self._spans:
             self._spans[place] = (self._spans[place][0], time.perf_counter())

@@ -108,7 +108,7 @@ class Background:
         self.loop.run_forever()
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does the work on the background loop, for a coroutine of any loop; cancelling cancels the work."""
+        """Do the work on the background loop, for a coroutine of any loop; cancelling cancels the work."""
         loop = asyncio.get_running_loop()
         if loop is self.loop:
             return await work
@@ -126,7 +126,7 @@ class Background:
             raise
 
     def call_sync(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does the work on the background loop, for a thread, which waits."""
+        """Do the work on the background loop, for a thread, which waits."""
         if threading.current_thread() is self.thread:
             work.close()
             raise RequestError("generate_sync cannot be used inside karat's own loop: await generate instead")
@@ -200,7 +200,7 @@ class Background:
         job.task.cancel()
 
     def cancel_all(self) -> None:
-        """Cancels what is under way and waits until it has ended."""
+        """Cancel what is in flight and wait until it has ended."""
         if self.thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result()
 
@@ -213,7 +213,7 @@ class Background:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
-        """Ends the thread and the loop; jobs that other threads hand over meanwhile are cancelled."""
+        """End the thread and the loop; jobs that other threads submit during this are cancelled."""
         self._ended = True
         self.cancel_all()
         if self.thread.is_alive():
@@ -226,7 +226,7 @@ class Background:
         self._refuse()
 
     def _refuse(self) -> None:
-        """Cancels the jobs that came too late, for nobody else will begin them."""
+        """Cancel the jobs that came too late: nothing else would start them."""
         with suppress(IndexError):  # another thread may do the same
             while True:
                 job = self._inbox.popleft()
@@ -245,7 +245,7 @@ class Shared:
         self.service = self.background.call_sync(_make())
 
     def close(self) -> None:
-        """Cancels what is under way, keeps what is finished, ends the thread."""
+        """Cancel what is in flight, keep what is finished, end the thread."""
         self.background.cancel_all()
         self.background.call_sync(self.service.aclose())
         self.background.stop()
@@ -274,7 +274,7 @@ def shared() -> Shared:
 
 
 def close() -> None:
-    """Ends the background loop: calls under way are cancelled, answers already there are kept."""
+    """End the background loop: calls in flight are cancelled, finished replies are kept."""
     global _shared
     with _starting:
         ending, _shared = _shared, None

@@ -109,7 +109,7 @@ class Service:
         return Batches(self)
 
     async def aclose(self) -> None:
-        """Closes connections and writes what is left to write."""
+        """Close connections and write what is still pending."""
         if "batches" in self.__dict__:
             await self.batches.aclose()
         await self.session.close()

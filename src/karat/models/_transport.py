@@ -521,7 +521,7 @@ _OTHER_ENCODINGS = ("aes128gcm", "br", "compress", "dcb", "dcz", "exi", "pack200
 
 
 class _Decompressor:
-    """Decompresses a body, whole or piece by piece, up to a limit."""
+    """Decompression of a body, whole or piece by piece, up to a limit."""
 
     def __init__(self, encodings: str, spec: str, limit: int) -> None:
         names = [each.strip().lower() for each in encodings.split(",")]

@@ -430,7 +430,7 @@ def _results(rows: Sequence[StoredRow]) -> Batch:
 
 
 class _Taker:
-    """Takes the elements at some places; −1 gives null."""
+    """A selector of the elements at some positions; −1 gives null."""
 
     def __init__(self, places: Indices) -> None:
         import numpy as np
@@ -468,7 +468,7 @@ class _Items(NamedTuple):
 
 
 class _Reader:
-    """Joins the records of a run, or of an evaluation and its runs, to rows."""
+    """A reader that joins the records of a run, or of an evaluation and its runs, to rows."""
 
     def __init__(self, handle: Run | Evaluation) -> None:
         from karat.store.handles import Run

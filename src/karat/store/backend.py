@@ -57,7 +57,7 @@ class StoredRow(NamedTuple):
 
 
 class RecordDecoder(Generic[T]):
-    """Decodes stored content of a type. Content of another type is an error of the store, not of the caller."""
+    """A decoder of stored content of one type. Content of another type is an error of the store, not of the caller."""
 
     def __init__(self, type: type[T]) -> None:
         self._type = type

@@ -22,7 +22,7 @@ _VARIABLE = re.compile(r"\{\{(" + _FIELD + r")\}\}|\{(" + _FIELD + r")\}")
 
 
 class PromptTask(Task):
-    """Sends a prompt to a model. `{question}` in the prompt is that field of the input, `{input}` the whole input.
+    """A prompt for a model. `{question}` in the prompt is that field of the input, `{input}` the whole input.
 
     `prompt` is a text, or a list of `{role, content}`. With a `schema` (JSON Schema or a pydantic model) the
     output is what the model's answer parses to, otherwise its text.

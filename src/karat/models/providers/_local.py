@@ -117,7 +117,7 @@ class LlamaServer:
         self.address = str(self._server.listening_address)
 
     def close(self) -> None:
-        """Frees the model."""
+        """Free the model."""
         self._server = None
 
 
@@ -138,7 +138,7 @@ def server_for(name: str) -> LlamaServer:
 
 
 def unload() -> None:
-    """Frees every loaded model."""
+    """Free every loaded model."""
     with _loading:
         while _servers:
             _servers.popitem()[1].close()

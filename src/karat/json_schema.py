@@ -40,7 +40,7 @@ class Undecided(Exception):
 
 
 class Validator:
-    """Finds the violations of a schema, within a limit of processor time for each value."""
+    """A validator that finds the violations of a schema, within a limit of processor time for each value."""
 
     def __init__(
         self, base: Any, rules: Mapping[str, Rule], schema: Any, pattern_seconds: float, **options: Any
@@ -305,7 +305,7 @@ def _unevaluated(kind: str, seconds: float) -> Rule:
 
 
 class _Evaluated:
-    """Finds the items or properties of a value that a schema describes, as `unevaluated…` defines it."""
+    """The items or properties of a value that a schema describes, as `unevaluated…` defines it."""
 
     def __init__(self, instance: Any, seconds: float) -> None:
         self._instance = instance

@@ -1,4 +1,4 @@
-"""Removes secrets from text that is stored or printed, in every form in which a program may repeat them.
+"""Removal of secrets from text that is stored or printed, in every form in which a program may repeat them.
 
 A server that quotes a key quotes it as JSON, as a URL or as base64. One `Redactor` knows all of these forms of its
 secrets; models use it for replies, traces and messages, stores for addresses and driver errors.
@@ -60,7 +60,7 @@ def without_secrets(value: object) -> Any:
 
 
 class Redactor:
-    """Replaces secrets by `[secret]`: as they are, in base64, as numbers, and with any of their characters escaped.
+    """Replace secrets by `[secret]`: as they are, in base64, as numbers, and with any of their characters escaped.
 
     Numbers are the bytes in hex, octal and decimal, also as lists. Escapes are those of JSON, `\\u`, `\\U` and `\\x`,
     percent-encoding (also twice), forms (+ for a space) and HTML. UTF-16 is recognised in base64, in hex, and as text

@@ -197,7 +197,7 @@ def load_file(path: str | Path) -> ModuleType:
 
 
 class _FileFinder:
-    """Finds the files of `load_file` by the names that it gives their modules."""
+    """The import finder of the files that `load_file` imports, by the names that it gives their modules."""
 
     def __init__(self) -> None:
         self.specs: dict[str, ModuleSpec] = {}

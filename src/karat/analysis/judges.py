@@ -345,7 +345,7 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 
 class _LabelReader:
-    """Reads the rows of a label file against the results of an evaluation."""
+    """A reader of the rows of a label file, checked against the results of an evaluation."""
 
     def __init__(
         self, evaluation: Evaluation, evaluator: str | None, scale: tuple[float, float] | None

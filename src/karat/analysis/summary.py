@@ -100,7 +100,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def summarise(store: Store, ids: Sequence[Any], confidence: float = 0.95) -> Summary:
-    """Gathers what belongs to some ids: of a run the newest judgment by each evaluator, of an evaluation its newest
+    """Collect what belongs to some ids: of a run the newest judgment by each evaluator, of an evaluation its newest
     aggregation. Of several runs, the newest judgments by evaluators that they share."""
     return _Gathering(store, confidence).of(
         [store.get(each) if isinstance(each, str) else each for each in ids]

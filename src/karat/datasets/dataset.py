@@ -633,7 +633,7 @@ def with_occurrence(hashed: str, occurrence: int) -> str:
 
 
 class Identities:
-    """Assigns ids on the first pass, refuses duplicate ids, and computes the id of the dataset.
+    """The ids of a dataset: assigned on the first pass, checked for duplicates, and hashed into the id of the dataset.
 
     `look_back(id, count)` finds the place of the one of the first `count` examples that has this very id.
     """

@@ -44,7 +44,7 @@ class DataTransform(ABC):
 
 
 class RenameFieldsTransform(DataTransform):
-    """Renames fields: `mapping: {old: new}`. An existing field stays, unless `overwrite` is set."""
+    """Rename fields: `mapping: {old: new}`. An existing field stays, unless `overwrite` is set."""
 
     streams = True
     parameters = ("mapping", "overwrite")
@@ -61,7 +61,7 @@ class RenameFieldsTransform(DataTransform):
 
 
 class AddNewFieldTransform(DataTransform):
-    """Adds fields with fixed values: `mapping: {field: value}`."""
+    """Add fields with fixed values: `mapping: {field: value}`."""
 
     streams = True
     parameters = ("mapping",)
@@ -72,7 +72,7 @@ class AddNewFieldTransform(DataTransform):
 
 
 class SkipFieldsTransform(DataTransform):
-    """Leaves fields out: `fields: [a, b]`."""
+    """Leave fields out: `fields: [a, b]`."""
 
     streams = True
     parameters = ("fields",)
@@ -85,7 +85,7 @@ class SkipFieldsTransform(DataTransform):
 
 
 class AddRetryFieldsTransform(DataTransform):
-    """Adds the fields that a graph with retries counts with: `max_retries`, `curr_retries`, the original text."""
+    """Add the fields with which a graph counts retries: `max_retries`, `curr_retries`, the original text."""
 
     streams = True
     parameters = ("max_retries", "initial_retry_count", "original_current_user_text")
@@ -100,7 +100,7 @@ class AddRetryFieldsTransform(DataTransform):
 
 
 class SkipRecords(DataTransform):
-    """Leaves rows out: by `count` from the start and the end, or by `range` ("[:10],[-10:]")."""
+    """Leave rows out: by `count` from the start and the end, or by `range` ("[:10],[-10:]")."""
 
     streams = True
     parameters = ("skip_type", "count", "range")
@@ -125,7 +125,7 @@ class SkipRecords(DataTransform):
 
 
 class CombineRecords(DataTransform):
-    """Joins `combine` rows into one, going on by `shift`; `join_column` says how: `page: "$1-$2"`."""
+    """Join `combine` rows into one, and advance by `shift`; `join_column` says how: `page: "$1-$2"`."""
 
     streams = True
     parameters = ("skip", "combine", "shift", "join_column")
@@ -356,7 +356,7 @@ def _is_file(path: str) -> bool:
 
 
 class CreateImageUrlTransform(_AddressTransform):
-    """Converts images to `data:` URLs: those of `fields`, else all that are found; `output_fields: {old: new}`."""
+    """Convert images to `data:` URLs: those of `fields`, or all that are found; `output_fields: {old: new}`."""
 
     kind = "image"
     suffixes = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff")
@@ -385,7 +385,7 @@ class CreateImageUrlTransform(_AddressTransform):
 
 
 class CreateAudioUrlTransform(_AddressTransform):
-    """Converts audio to `data:` URLs: those of `fields`, else all that are found; `output_fields: {old: new}`."""
+    """Convert audio to `data:` URLs: those of `fields`, or all that are found; `output_fields: {old: new}`."""
 
     kind = "audio"
     suffixes = (".wav", ".mp3", ".ogg", ".flac", ".aac", ".m4a", ".aiff", ".aif")

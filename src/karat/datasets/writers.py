@@ -30,13 +30,13 @@ are not shown. An apostrophe makes it text; a cell that has one already gets ano
 
 
 class RecordWriter(Protocol):
-    """Writes records to an open file."""
+    """A writer of records to an open file."""
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Writes one record."""
+        """Write one record."""
 
     def end(self) -> None:
-        """Writes what ends the file."""
+        """Write the end of the file."""
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def _umask() -> int:
 
 
 def check_writable(path: Path) -> None:
-    """Raises RequestError when a file cannot be written; makes its folder."""
+    """Raise RequestError if a file cannot be written; create its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path, opened = _target(path)
@@ -301,7 +301,7 @@ class _Csv:
             self._begin(columns)
 
     def write(self, text: str) -> None:
-        """Takes what the csv module writes."""
+        """Take what the csv module writes."""
         self._file.write(text.encode())
 
     def _begin(self, columns: Mapping[str, Any]) -> None:

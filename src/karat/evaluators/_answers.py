@@ -60,7 +60,7 @@ class Quantity(msgspec.Struct, frozen=True):
 
 
 class NumberReader:
-    """Finds numbers in text by fixed conventions: what groups thousands, what is the decimal point."""
+    """A reader of numbers in text, with a fixed thousands separator and decimal point."""
 
     def __init__(self, thousands: str, decimal_point: str, units: Mapping[str, Decimal]) -> None:
         if " " in thousands:
@@ -200,7 +200,7 @@ _SUBJECT = regex.compile(r"[)\]]?+[*_`]*+\s++(?i:is|was|are|isn['’]t|can|canno
 
 
 class ChoiceReader:
-    """Finds a label in a text, by the clearest sign first."""
+    """A reader of the label that a text chooses; it tries the clearest sign first."""
 
     def __init__(self, labels: Sequence[str], case_sensitive: bool) -> None:
         self.labels = list(labels)

@@ -31,7 +31,7 @@ Paths = str | Mapping[str, str] | None
 
 
 class ParameterCheck:
-    """Checks values one by one and gives them back; the first wrong one is a `RequestError`."""
+    """Checks of values one by one, each of which returns its value or raises a `RequestError`."""
 
     def __init__(self, who: str) -> None:
         self.who = who

@@ -26,7 +26,7 @@ from karat.stats._paired import score_difference
 
 @register_evaluator("by_metric")
 class ByMetric(Evaluator):
-    """Compares two outputs by the score that another evaluator gives each: the better one wins.
+    """Compare two outputs by the score that another evaluator gives each: the better one wins.
 
     `metric` is an evaluator of single outputs, by its name or as {name, params}. Scores within `margin` tie.
     """
@@ -80,7 +80,7 @@ def _score(result: Result) -> float:
 
 @register_evaluator("by_function")
 class ByFunction(Evaluator):
-    """Compares two outputs by a function of yours: `function(example, first, second)`.
+    """Compare two outputs by a function of yours: `function(example, first, second)`.
 
     `first` and `second` are the runs' outputs, as for a class with `compare`: `first.value` is what the task gave,
     `first.trace` its calls, `first.run` its run. A function may ask for `first_value` and `second_value` instead. It

@@ -328,7 +328,7 @@ class NotJudged(NotApplicable):
 
 @register_evaluator("from_output")
 class FromOutput(Evaluator):
-    """Reads a field of the output: a unit metric's result, a verdict or a score that the task wrote itself.
+    """Read a field of the output: a unit metric's result, a verdict or a score that the task wrote itself.
 
     A field that is null was not judged: the item is skipped, and estimates count it as missing. `metadata` names
     further fields of the output to keep with the result: `{name: field}`.

@@ -51,7 +51,7 @@ class _Place(NamedTuple):
 
 
 class Reuse:
-    """Finds results that can be copied into one evaluation."""
+    """A lookup of results that can be copied into one evaluation."""
 
     def __init__(
         self,

@@ -368,7 +368,7 @@ LARGEST_BYTES = 4 << 20
 
 
 class Appender:
-    """Collects rows of one parent and commits them together, while `owner` holds its lease.
+    """A buffer that commits the rows of one parent together, while `owner` holds its lease.
 
     A group is committed when everyone who could add to it is already waiting for it (`slots`), when it has
     become large, or when its time is up. Only one commit is under way at a time.

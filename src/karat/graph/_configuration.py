@@ -454,7 +454,7 @@ def _check_keys(plan: GraphPlan, output: OutputMap, processors: list[Processor])
 
 
 def check_data_fields(configuration: Configuration, known: list[str]) -> None:
-    """Refuses prompts, unit metrics and reports that ask for what neither the data nor a node gives.
+    """Refuse prompts, unit metrics and reports that ask for a field that neither the data nor a node sets.
 
     What code of the user's may set without saying so cannot be known, and is left to the records to tell.
     """

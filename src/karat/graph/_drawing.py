@@ -139,7 +139,7 @@ def _lane(source: str, target: str, layer: int) -> Spot:
 
 
 def _sort(row: list[Spot], rows: list[list[Spot]], neighbours: dict[Spot, list[Spot]]) -> None:
-    """Puts the spots of a layer into the order of the middles of their neighbours."""
+    """Order the spots of a layer by the middles of their neighbours."""
     where = {spot: (at + 0.5) / len(each) for each in rows for at, spot in enumerate(each)}
 
     def middle(spot: Spot) -> float:

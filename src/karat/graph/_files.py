@@ -63,7 +63,7 @@ def write_files(
     format: str = "json",
     with_time: bool = True,
 ) -> Written:
-    """Writes the output and report files of a run into a folder."""
+    """Write the output and report files of a run into a folder."""
     names = _Names(Path(folder).expanduser(), run_name, format, with_time)
     try:
         with fewer_collections():

@@ -36,7 +36,7 @@ class AsyncLambdaFunction(ABC):
 
 
 class NodePreProcessor(ABC):
-    """Prepares the state before the prompt of a node is filled."""
+    """Base of a function that prepares the state before the prompt of a node is filled."""
 
     @abstractmethod
     def apply(self, state: SygraState) -> Any:
@@ -44,7 +44,7 @@ class NodePreProcessor(ABC):
 
 
 class NodePostProcessor(ABC):
-    """Reads what a model answered."""
+    """Base of a function that reads a model's reply."""
 
     @abstractmethod
     def apply(self, resp: SygraMessage) -> Any:
@@ -52,7 +52,7 @@ class NodePostProcessor(ABC):
 
 
 class NodePostProcessorWithState(ABC):
-    """Reads what a model answered, and sees the state."""
+    """Base of a function that reads a model's reply and the state."""
 
     @abstractmethod
     def apply(self, resp: SygraMessage, state: SygraState) -> Any:
@@ -60,7 +60,7 @@ class NodePostProcessorWithState(ABC):
 
 
 class EdgeCondition(ABC):
-    """Decides where a record goes."""
+    """Base of a function that decides where a record goes next."""
 
     @staticmethod
     @abstractmethod
@@ -124,7 +124,7 @@ def is_async(function: object) -> bool:
 
 
 def check_enough(function: Callable[..., Any], count: int) -> None:
-    """Refuses a function that needs more than so many positional arguments."""
+    """Refuse a function that needs more than `given` positional arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -91,7 +91,7 @@ class TaskPlace:
             raise failed_import(name, error) from error
 
     def metrics(self) -> None:
-        """Imports the metrics of the task, so that their names are known.
+        """Import the metrics of the task, so that their names are known.
 
         They are beside it, in the folders around it up to `tasks` itself, or in a tree like SyGra's, under its name
         or karat's.

@@ -19,7 +19,7 @@ FIELD_KEYS = ("from", "value", "transform")
 
 
 class BaseOutputGenerator:
-    """Builds a record from `output_map`; override `generate`, or add methods that `transform` names."""
+    """The builder of an output record from `output_map`; override `generate`, or add methods that `transform` names."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config

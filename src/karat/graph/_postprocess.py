@@ -43,7 +43,7 @@ class GraphPostProcessor:
         return self.finish()
 
     def start(self, metadata: dict[str, Any]) -> None:
-        """Begins a report. `metadata` has `output_file`, `params` and the counts of the run's records."""
+        """Start a report. `metadata` has `output_file`, `params` and the counts of the run's records."""
 
     def add(self, record: dict[str, Any]) -> None:
         """Add one output record."""
@@ -233,7 +233,7 @@ BLOCK = 1024
 
 
 class SemanticDedupPostProcessor(GraphPostProcessor):
-    """Keeps the first (or the last) of records whose `field` is similar; what was left out is in a report beside it.
+    """Keep the first (or the last) of records whose `field` is similar; a report beside the output lists the others.
 
     Two texts are the same if their cosine similarity is at least `similarity_threshold`. `embedding_model` is a karat
     model, by default the embedded one. Records without a text in the field are kept. Every record is compared with all

@@ -58,7 +58,7 @@ class Problems:
         return [f"line {line}: {sentence}" for line, sentence in sorted(self._notes)]
 
     def raise_all(self) -> None:
-        """Raises them as one error, if there are any."""
+        """Raise all mistakes as one error, if there are any."""
         if self._found:
             raise ConfigError(self.sentences(), str(self.document.path))
 
@@ -88,7 +88,7 @@ class Section:
         self.problems.add((*self.place, *steps), sentence)
 
     def known(self, keys: Iterable[str]) -> None:
-        """Refuses every other key."""
+        """Refuse every other key."""
         keys = list(keys)
         for key in self.given:
             if key not in keys:
@@ -112,7 +112,7 @@ class Section:
         return len(self.problems) == before
 
     def without_effect(self, *keys: str, instead: str = "") -> None:
-        """Notes each of these keys that is given: other tools know it, and karat does nothing about it."""
+        """Report each of these keys that is given: other tools read it, and karat ignores it."""
         for key in keys:
             if key in self:
                 more = f": {instead}" if instead else ""

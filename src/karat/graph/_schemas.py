@@ -149,7 +149,7 @@ class RecordSchema:
         self.part = part
 
     def check(self, record: Mapping[str, Any]) -> None:
-        """Raises ValueError with what does not fit."""
+        """Raise ValueError that describes what does not fit."""
         import msgspec
 
         self._form.read(msgspec.json.encode(record).decode(), coerce=False)

@@ -153,7 +153,7 @@ def _without_numbers(words: frozenset[str]) -> frozenset[str]:
 
 
 class Matcher:
-    """Decides coverage. `embeddings=None` uses them where `wordllama` is installed."""
+    """The decision whether a text covers a gold point. `embeddings=None` uses them where `wordllama` is installed."""
 
     def __init__(self, embeddings: bool | None = None) -> None:
         installed = importlib.util.find_spec("wordllama") is not None

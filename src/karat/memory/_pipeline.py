@@ -902,7 +902,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Answerer:
-    """Answers nothing: used without a model, so that only memories and retrieval are measured."""
+    """An answerer that answers nothing: used without a model, so that only memories and retrieval are measured."""
 
     method = "none"
 
@@ -916,7 +916,7 @@ class Answerer:
 
 
 class ExtractiveAnswerer(Answerer):
-    """Copies the sentence that shares most words with the question. It is no language model."""
+    """An answerer that copies the sentence that shares most words with the question, without a language model."""
 
     method = "extractive"
 
@@ -942,7 +942,7 @@ class ExtractiveAnswerer(Answerer):
 
 
 class ModelAnswerer(Answerer):
-    """Asks a model of `karat.models`."""
+    """An answerer that asks a model of `karat.models`."""
 
     method = "model"
 

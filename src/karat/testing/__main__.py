@@ -13,7 +13,7 @@ from karat.testing._fake_provider import FakeProvider
 
 
 def main() -> None:
-    """Reads the options, serves until it is ended."""
+    """Read the options and serve until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m karat.testing", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before each response")

@@ -30,7 +30,7 @@ Answer = Callable[[str, dict[str, Any]], tuple[int, Any]]
 
 
 class FakeBatches:
-    """Accepts batches, and replies to their requests after a number of polls."""
+    """Batches of the fake provider: it accepts them, and replies to their requests after a number of polls."""
 
     def __init__(self, answer: Answer, polls: int) -> None:
         self._answer = answer
@@ -383,7 +383,7 @@ class FakeProvider:
         return f"{name}@{self.url}"
 
     def reset(self) -> None:
-        """Forgets what was asked."""
+        """Forget the requests."""
         self.requests, self.headers, self.count, self.most_in_flight = [], [], 0, 0
         self.counts.clear()
 
@@ -568,7 +568,7 @@ def _key(request: web.BaseRequest) -> str:
 
 
 async def _streamed(request: web.BaseRequest, events: Iterable[str], pause: float) -> web.StreamResponse:
-    """Sends events one by one, each after a pause."""
+    """Send events one by one, each after a pause."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     for event in events:
@@ -640,7 +640,7 @@ class FakeClock:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        """Lets others work; then, when this is the next moment anybody waits for, it is that moment."""
+        """Let other coroutines run; advance the clock when no one waits for an earlier moment."""
         self.slept.append(seconds)
         deadline = self.now + seconds
         self._deadlines.append(deadline)

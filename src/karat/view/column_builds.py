@@ -47,7 +47,7 @@ class _Job:
 
 
 class ColumnBuilder:
-    """Builds columns in a thread, which starts when columns are first needed."""
+    """A builder of columns in a thread, which starts when columns are first needed."""
 
     def __init__(self, url: str | None) -> None:
         self._url = url

@@ -73,7 +73,7 @@ SAMPLED = 200
 
 
 class Viewer:
-    """Answers for the pages. Its methods may be called from several threads at once."""
+    """The data of the pages. Its methods may be called from several threads at once."""
 
     def __init__(self, store: str | Store | None = None) -> None:
         self.pool = ReadPool(store)

@@ -90,7 +90,7 @@ def _keys(value: object) -> int:
 
 
 class _RepeatedKeyError(Exception):
-    """Carries the name of a duplicate key out of a decoder."""
+    """The name of a duplicate key, on its way out of a decoder."""
 
 
 def _refuse_repeated(pairs: list[tuple[str, object]]) -> None:

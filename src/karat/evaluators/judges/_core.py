@@ -245,7 +245,7 @@ class Ledger:
 
 
 class Judge:
-    """Asks the models of the settings."""
+    """A judge that asks the models of its settings."""
 
     def __init__(self, settings: JudgeSettings, fingerprint: str) -> None:
         self.settings = settings

@@ -40,7 +40,7 @@ MOST_REQUIREMENTS = 200
 
 @register_evaluator("agent_as_judge")
 class AgentAsJudgeEvaluator(JudgeEvaluator):
-    """Judges a trajectory against each requirement: the score is the share that is satisfied, with evidence for each.
+    """Judge a trajectory against each requirement: the score is the share that is satisfied, with evidence for each.
 
     Requirements come from `requirements`, or from the input's field `requirements_key`. Cited steps are checked to
     exist and quotes to stand in them (`evidence_verified`). A long trajectory is read in windows of `window` characters

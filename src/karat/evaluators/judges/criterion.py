@@ -250,7 +250,7 @@ def _comment(found: Verdict) -> str:
 
 @register_evaluator("llm_judge")
 class LLMJudge(_CriterionJudge):
-    """Judges an answer by a criterion in words: pass or fail, a graded score, or one of several choices.
+    """Judge an answer by a criterion in words: pass or fail, a graded score, or one of several choices.
 
     `criterion` is a text, or several as `{name: text}`, each asked in a call of its own (`together: true`: in one).
     `continuous` asks for a score on anchored integers, by default 0 to 5, mapped to 0–1; `choices` are names with their
@@ -289,7 +289,7 @@ class LLMJudge(_CriterionJudge):
 
 @register_evaluator("llm_trajectory_judge")
 class LLMTrajectoryJudge(_CriterionJudge):
-    """Judges the steps of an agent without a reference: pass or fail, or with `continuous` a score from 0 to 1.
+    """Judge the steps of an agent without a reference: pass or fail, or with `continuous` a score from 0 to 1.
 
     The trajectory is the output in any format that `karat.traces.normalize` reads; where the output is only text, the
     recorded model and tool calls of the run are shown before it.

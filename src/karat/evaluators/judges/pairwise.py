@@ -25,7 +25,7 @@ CHOICES = ("first", "second", "tie")
 
 @register_evaluator("pairwise_judge")
 class PairwiseJudge(JudgeEvaluator):
-    """Says which of two runs' answers is better by a criterion. Both orders are asked; if they disagree it is a tie.
+    """Decide which of two runs' answers is better by a criterion. Both orders are asked; if they disagree it is a tie.
 
     `metadata` says which position won in each order, so that position bias can be measured. Used with `karat rank`, or
     directly: `PairwiseJudge(judge=…).compare_values(question, first, second)`.

@@ -150,7 +150,7 @@ class AnswerRelevanceEvaluator(_Relevance):
 
 
 class _Claims(JudgeEvaluator):
-    """Splits a text into claims and checks each against a source."""
+    """The steps that split a text into claims and check each against a source."""
 
     template: ClassVar[str] = "claims"
 

@@ -372,7 +372,7 @@ def _next(node: Node) -> list[str]:
 
 @register_evaluator("rubric_dag")
 class RubricDagEvaluator(JudgeEvaluator):
-    """Walks a decision tree: at each node the judge chooses an answer, and the leaf reached has an authored score.
+    """Walk a decision tree: at each node the judge chooses an answer, and the leaf reached has an authored score.
 
     `dag` is `{key, root, nodes: {name: {question, choices, branches}}}`, where a branch is the name of the next node or
     a leaf `{score, label}`; `preset` names one of RUBRIC_PRESETS. The path is recorded, so that a person can correct

@@ -102,7 +102,7 @@ class Node:
         return [*self.output_keys, *self.beside]
 
     def run(self, state: SygraState, record: Record) -> None:
-        """Changes the state of a record."""
+        """Change the state of a record."""
 
     async def run_async(self, state: SygraState, record: Record) -> None:
         """The same, on the event loop."""

@@ -476,7 +476,7 @@ def _turns(entries: list[Any]) -> list[dict[str, Any]]:
 
 
 class LlmNode(ModelNode):
-    """Asks one model."""
+    """A node that sends its prompt to one model."""
 
     kind = "llm"
 
@@ -566,7 +566,7 @@ def read_use(section: Section, building: Building) -> ModelUse:
 
 
 class MultiLlmNode(ModelNode):
-    """Asks its models in parallel; the answers go into the state as a list with one mapping, by the models' labels.
+    """A node that asks models in parallel; the replies go into the state as a list with one mapping, by model label.
 
     An answer is the text of the model, also where it was asked for structured output. `multi_llm_post_process` gets a
     mapping of labels to what each model would add to the state alone, and the state.

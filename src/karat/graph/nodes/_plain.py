@@ -34,7 +34,7 @@ ALIASES = ("output_key", "output_vars")
 
 
 class LambdaNode(Node):
-    """Calls a function for every record; on the event loop unless it is `blocking`."""
+    """A node that calls a function for every record, on the event loop unless it is `blocking`."""
 
     kind = "lambda"
 
@@ -122,7 +122,7 @@ def _callable(part: Any, section: Section, building: Building) -> Any:
 
 
 def _check_takes_state(call: Any, part: Any) -> None:
-    """Refuses what cannot be called with a state."""
+    """Refuse what cannot be called with a state."""
     if not positional(call, 1):
         who = getattr(part, "__qualname__", type(part).__qualname__)
         raise RequestError(f"{who} takes no argument: it must take the state")
@@ -171,7 +171,7 @@ def _made(part: type, section: Section, building: Building) -> Any:
 
 
 class SamplerNode(Node):
-    """Draws one value for each attribute; a draw depends on the seed, the record, the attempt and the replicate."""
+    """A node that draws a value for each attribute, by the seed, the record, the attempt and the replicate."""
 
     kind = "weighted_sampler"
 
@@ -265,7 +265,7 @@ class _Inside:
 
 
 class SubgraphNode(Node):
-    """Runs a graph on the state of the record."""
+    """A node that runs another graph on the state of the record."""
 
     def __init__(self, name: str, plan: GraphPlan, outcome: object) -> None:
         super().__init__(name, plan.output_keys())

@@ -111,7 +111,7 @@ def read_tools(section: Section, building: Building) -> list[Tool]:
 
 
 def marked(function: F, name: str | None = None) -> F:
-    """Marks a function as a tool; where one of a module or class is marked, only marked ones are offered."""
+    """Mark a function as a tool; a module or class with marked functions offers only those."""
     inside: Any = getattr(function, "__func__", function)  # of a static or class method
     inside.is_tool = True
     if name:

@@ -29,7 +29,7 @@ REFUSAL = "The conversation does not contain this information."
 
 
 class DatasetReader:
-    """Reads one kind of memory benchmark. Register a subclass, or a function of a path that yields samples."""
+    """The reader of one kind of memory benchmark. Register a subclass, or a function of a path that yields samples."""
 
     type: ClassVar[str] = ""
     title: ClassVar[str] = ""

@@ -25,7 +25,7 @@ from karat.serialization import storable
 
 @memory_systems.register("FUMemory")
 class FUMemory(TurnMemory):
-    """Returns the whole dialogue as one text, cut to a token budget: the newest turns stay."""
+    """Return the whole dialogue as one text, cut to a token budget that keeps the newest turns."""
 
     name = "FUMemory"
 
@@ -51,7 +51,7 @@ class FUMemory(TurnMemory):
 
 @memory_systems.register("STMemory")
 class STMemory(TurnMemory):
-    """Returns the last `k` turns, newest first; at most `top_k` of them."""
+    """Return the last `k` turns, newest first; at most `top_k` of them."""
 
     name = "STMemory"
 
@@ -72,7 +72,7 @@ class STMemory(TurnMemory):
 
 
 class _Empty(ControlSystem):
-    """Stores nothing and finds nothing."""
+    """A memory that stores nothing and finds nothing."""
 
     def capabilities(self) -> Capabilities:
         return Capabilities(event_time="none", save=True, parallel=True, provenance=True)

@@ -41,7 +41,7 @@ _WORD = re.compile(r"\w+")
 
 @memory_systems.register("graphiti")
 class Graphiti(LibraryMemory):
-    """Builds a graph of facts with a model, in a Kuzu database in the sample's directory (graphiti-core 0.31).
+    """Build a graph of facts with a model, in a Kuzu database in the sample's directory (graphiti-core 0.31).
 
     A memory is a fact (an edge); a fact that a later one contradicts is archived. Its calls go to a model of
     `karat.models`, its embeddings to a karat embedder. `batch_turns=1` makes each turn an episode of its own, so that

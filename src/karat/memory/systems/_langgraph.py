@@ -141,7 +141,7 @@ class _StoreMemory(LibraryMemory):
 
 @memory_systems.register("langgraph")
 class LangGraphMemory(_StoreMemory):
-    """Stores the turns as they are in a LangGraph store, and returns what its search finds.
+    """Store the turns as they are in a LangGraph store, and return what its search finds.
 
     Without `store`, it is an InMemoryStore with a karat embedder. `store` is a BaseStore, or a function that returns
     one, as an object or as `package.module.make_store` or `file.py:make_store`; each sample gets a namespace of its
@@ -200,7 +200,7 @@ class LangGraphMemory(_StoreMemory):
 
 @memory_systems.register("langmem")
 class LangMem(_StoreMemory):
-    """Extracts and updates memories with a model in an InMemoryStore (langmem 0.0.30).
+    """Extract and update memories with a model in an InMemoryStore (langmem 0.0.30).
 
     Its calls go to a model of `karat.models`, its embeddings to a karat embedder. `query_limit` is how many stored
     memories the model is shown with a batch of turns. LangSmith tracing is switched off while it works.
@@ -284,7 +284,7 @@ def _langmem() -> tuple[Any, Any, Any]:
 
 
 class _Checked:
-    """Marks a store whose errors are kept."""
+    """The mark of a store whose errors are kept."""
 
     def raise_errors(self) -> None:
         raise NotImplementedError

@@ -93,7 +93,7 @@ def required_model(system: str, spec: object) -> Model:
 
 
 class LibraryMemory(MemorySystem):
-    """Buffers a session and hands it to a library in batches of at most `batch_turns`."""
+    """A memory that buffers a session and hands it to a library in batches of at most `batch_turns`."""
 
     def __init__(self, embedder: object, batch_turns: int) -> None:
         self.batch_turns = check_whole(self.name, "batch_turns", batch_turns)

@@ -42,7 +42,7 @@ _date: ContextVar[str | None] = ContextVar("karat_mem0_date", default=None)
 
 @memory_systems.register("mem0")
 class Mem0(LibraryMemory):
-    """Extracts facts with a model and stores them in a local Qdrant (mem0ai 2.2).
+    """Extract facts with a model and store them in a local Qdrant (mem0ai 2.2).
 
     Its calls go to a model of `karat.models`, its embeddings to a karat embedder, its files into the directory of the
     sample. Its telemetry is switched off, and its prompt gets the dialogue's date in place of today's. `infer=False`

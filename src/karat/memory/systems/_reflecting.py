@@ -205,7 +205,7 @@ changes must be known in later sessions, and what said earlier is no longer true
 
 @memory_systems.register("GAMemory")
 class GAMemory(EmbeddedMemory):
-    """Ranks turns by similarity, recency and importance (after Generative Agents).
+    """Rank turns by similarity, recency and importance (after Generative Agents).
 
     Recency halves every `half_life_days` of the dialogue's calendar before the question. Each of the three is scaled
     to 0..1 over all memories, weighted and added. With a model, the model rates importance at the end of each session,
@@ -319,7 +319,7 @@ class GAMemory(EmbeddedMemory):
 
 @memory_systems.register("RFMemory")
 class RFMemory(TurnMemory):
-    """Keeps everything, and looks back on each session for what must be known later (after Reflexion).
+    """Keep everything, and reflect on each session to extract what must be known later (after Reflexion).
 
     With a model, the model writes the reflections of a session, which may replace earlier ones; without one, they are
     the `reflections` most telling turns of the session. All reflections and the newest turns are returned as two
@@ -408,7 +408,7 @@ _FUSION = 60
 
 @memory_systems.register("MGMemory")
 class MGMemory(EmbeddedMemory):
-    """Keeps a working context, a queue of recent turns and an archive (after MemGPT).
+    """Keep a working context, a queue of recent turns and an archive (after MemGPT).
 
     The working context holds facts: with a model, the model edits them at the end of each session; without one, they
     are the most telling turns. The newest turns within `queue_tokens` are the queue, and all others the archive. A

@@ -157,7 +157,7 @@ class VectorIndex:
 
 @memory_systems.register("BM25Memory")
 class BM25Memory(TurnMemory):
-    """Returns the turns that share the most telling words with the question (BM25)."""
+    """Return the turns that share the most telling words with the question (BM25)."""
 
     name = "BM25Memory"
 
@@ -187,7 +187,7 @@ class BM25Memory(TurnMemory):
 
 
 class EmbeddedMemory(TurnMemory):
-    """Stores turns with their embeddings."""
+    """A memory that stores turns with their embeddings."""
 
     def __init__(self, embedder: Any = EMBEDDER) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class EmbeddedMemory(TurnMemory):
 
 @memory_systems.register("LTMemory")
 class LTMemory(EmbeddedMemory):
-    """Returns the turns whose embeddings are closest to the question's."""
+    """Return the turns whose embeddings are closest to the question's."""
 
     name = "LTMemory"
     backend_type = "vector"

@@ -135,7 +135,7 @@ class _ServiceMemory(MemorySystem):
 
 @memory_systems.register("http")
 class HttpMemory(_ServiceMemory):
-    """Drives a memory system behind HTTP: each operation is a POST of JSON to `url/OPERATION`.
+    """Drive a memory system behind HTTP: each operation is a POST of JSON to `url/OPERATION`.
 
     Each sample has its own `store` id, which every request carries. `token_env` names an environment variable whose
     value is sent as a bearer token. Redirects are not followed, proxies are not used.
@@ -292,7 +292,7 @@ def _shut(connection: socket.socket) -> None:
 
 @memory_systems.register("command")
 class CommandMemory(_ServiceMemory):
-    """Drives a memory system in another program that reads requests from stdin and writes replies to stdout.
+    """Drive a memory system in another program that reads requests from stdin and writes replies to stdout.
 
     A request and a reply are one line of JSON each. Each instance starts its own process, which is killed when a reply
     takes longer than `timeout` seconds.

@@ -53,7 +53,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnMemory(MemorySystem):
-    """Stores each turn as one memory with its time and speaker. A subclass says what is retrieved."""
+    """A memory that stores each turn with its time and speaker. A subclass defines what is retrieved."""
 
     backend_type: ClassVar[str] = "linear"
 

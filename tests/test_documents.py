@@ -35,7 +35,7 @@ def test_a_control_character_is_reported_with_its_line(tmp_path: Path, character
         "a: @b\n",
     ],
 )
-def test_what_is_no_yaml_is_reported_in_words_of_the_line(tmp_path: Path, text: str, says) -> None:
+def test_invalid_yaml_is_reported_with_its_line(tmp_path: Path, text: str, says) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:

@@ -186,7 +186,7 @@ def test_code_covers_the_module_and_the_project_modules_it_imports(project):
     assert code_fingerprint(load("answering_k").answer) != first
 
 
-def test_comments_and_blank_lines_are_no_code_and_text_in_quotes_is(project):
+def test_comments_and_blank_lines_are_not_code_and_quoted_text_is(project):
     folder, load = project
     plain = 'END = "\x0c\u2028"\ndef answer(q):\n    return f"""{q}\n\n# one"""\n'
     write_module(folder, "remarks_k", plain)
@@ -243,7 +243,7 @@ def test_code_covers_what_functions_import_when_they_are_called(project):
     assert len(seen) == 2
 
 
-def test_a_relative_import_outside_of_a_package_is_no_project_module(project):
+def test_a_relative_import_outside_a_package_is_not_a_project_module(project):
     folder, load = project
     write_module(
         folder,
@@ -268,7 +268,7 @@ def test_code_covers_later_imports_from_folders_without_an_init_file(project):
 
 
 @pytest.mark.parametrize("folder_name", ["site-packages", "dist-packages"])
-def test_installed_packages_are_no_code_of_the_project_wherever_they_lie(project, monkeypatch, folder_name):
+def test_installed_packages_are_not_project_code_in_any_folder(project, monkeypatch, folder_name):
     """Those of the user or of the system do not lie where the interpreter installs packages."""
     folder, load = project
     elsewhere = folder / "lib" / folder_name

@@ -110,7 +110,7 @@ def test_every_form_is_removed(secret):
         assert len(out) < len(f'{{"said": "the key is {MASK} or so"}}') + 20, (name, out)
 
 
-def test_a_form_in_a_large_text_is_removed_wherever_it_stands(monkeypatch):
+def test_a_form_is_removed_anywhere_in_a_large_text(monkeypatch):
     """A large text is searched piece by piece, so that other threads may work meanwhile."""
     monkeypatch.setattr(redaction, "WINDOW", 1 << 10)
     secret = SECRETS[1]
@@ -168,7 +168,7 @@ def test_json_stays_json_and_other_text_as_it_is(text):
     assert json.loads(redactor.in_text(document)) == {"text": text, "key": MASK}
 
 
-def test_a_short_value_is_no_secret():
+def test_a_short_value_is_not_a_secret():
     assert Redactor(["abc", ""]).in_text("abc") == "abc"
     assert not Redactor(["abc"])
 

@@ -231,7 +231,7 @@ def test_two_threads_import_a_file_once_and_get_all_of_it(tmp_path, monkeypatch)
     assert (stage.times, early) == ([1], False)
 
 
-def test_the_last_module_may_be_removed_by_another_thread_meanwhile():
+def test_another_thread_may_remove_the_last_module():
     class Emptied(list):
         """The list of modules just before another thread removes its last entry."""
 

@@ -67,7 +67,7 @@ print("over")
 """
 
 
-def test_a_process_ends_whatever_is_left_in_it():
+def test_a_process_ends_with_work_left_in_it():
     """Closing that coroutine, as Python does with what it collects, would take for ever."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=30, check=False

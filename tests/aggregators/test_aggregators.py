@@ -174,7 +174,7 @@ def test_many_different_scores_are_rounded_and_it_is_reported(make, monkeypatch)
     assert made.metadata["rounded"]
 
 
-def test_a_histogram_counts_what_is_outside_too(make):
+def test_a_histogram_counts_values_outside_its_range(make):
     table = (
         make.folded("histogram", [[make.item(s)] for s in (-1.0, 0.0, 0.1, 0.5, 1.0, 3.0)], bins=2)
         .tables[0]

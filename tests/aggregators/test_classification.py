@@ -119,7 +119,7 @@ def test_bounds_of_averages_over_classes_say_what_they_assume(make):
     assert "bounds_assume" not in make.folded("recall", make.labelled([("a", "a")])).get().metadata
 
 
-def test_no_prediction_is_wrong_and_is_no_class(make):
+def test_a_missing_prediction_is_wrong_and_has_no_class(make):
     pairs = [("a", "a"), ("b", "b"), ("a", None)]
     made = make.folded("recall", make.labelled(pairs))
     assert made.get("macro").value == pytest.approx((0.5 + 1.0) / 2)

@@ -132,14 +132,14 @@ def test_merging_in_any_grouping_and_order_gives_the_same_to_the_last_bit(name, 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())
-def test_so_it_does_in_groups_by_a_metadata_field(name, data):
+def test_merging_groups_by_a_metadata_field_gives_the_same(name, data):
     check(data, name, {**PARAMS.get(name, {}), "by": "topic"})
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if "cluster" in aggregators.describe(n)["params"]])
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_so_it_does_when_clusters_arrive_in_parts(name, data):
+def test_merging_clusters_that_arrive_in_parts_gives_the_same(name, data):
     check(data, name, {**PARAMS.get(name, {}), "cluster": "document"})
 
 
@@ -148,7 +148,7 @@ def test_so_it_does_when_clusters_arrive_in_parts(name, data):
 )
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_so_do_the_aggregator_metrics_of_graph_tasks(name, data):
+def test_merging_aggregator_metrics_of_graph_tasks_gives_the_same(name, data):
     check(data, f"metric:{name}", {})
 
 

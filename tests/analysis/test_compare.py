@@ -110,7 +110,7 @@ def test_a_margin_beyond_the_range_of_the_metric_is_refused(three, refuses):
         assert compare(three[:2], fail_if_worse=limit).verdict == "holds"
 
 
-def test_runs_that_nothing_has_judged_say_which_call_does(store, refuses):
+def test_runs_without_an_evaluation_name_the_call_that_makes_one(store, refuses):
     runs = [run_at(store, 0.9), run_at(store, 0.6)]
     with refuses(RequestError) as caught:
         compare(runs)

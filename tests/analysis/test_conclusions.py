@@ -119,7 +119,7 @@ def test_as_many_examples_as_an_undecided_gate_asks_for_decide_it(lost, won, n, 
 
 
 @pytest.mark.parametrize("n", [20, 40])
-def test_so_it_does_where_the_interval_allows_for_losses_that_were_not_seen(n):
+def test_the_suggested_number_of_examples_decides_gates_of_graded_pairs(n):
     """Of graded pairs that mostly tie the interval shrinks faster than 1/√n: 4.7 times too many were asked for."""
 
     def gate(times):

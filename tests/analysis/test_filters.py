@@ -251,7 +251,7 @@ def test_a_quoted_parenthesis_closes_nothing():
         parse('(a ")"')
 
 
-def test_an_integer_that_is_no_float_is_compared_as_text():
+def test_an_integer_beyond_floats_is_compared_as_text():
     large = row(metadata={"n": 10**400})
     assert parse(f"n={10**400}").matches(large)
     assert not parse("n=1").matches(large)

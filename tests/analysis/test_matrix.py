@@ -51,7 +51,7 @@ def test_every_combination_is_a_run_and_the_end_is_a_comparison(experiment, caps
     assert (best["wins"], best["losses"]) == (2, 0)
 
 
-def test_what_is_there_is_reused(experiment, capsys):
+def test_existing_results_are_reused(experiment, capsys):
     assert main(["run", str(experiment), "--quiet"]) == 0
     capsys.readouterr()
     experiment.write_text(EXPERIMENT.replace("[1, 2]", "[1, 2, 3]"))

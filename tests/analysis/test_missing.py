@@ -234,7 +234,7 @@ def test_a_gate_on_a_quantile_allows_for_missing_scores(store, lower):
     assert made.estimates.get(evaluator="score", name="q50").of == 60
 
 
-def test_an_output_that_was_repaired_is_no_loss(store):
+def test_a_repaired_output_does_not_count_as_a_loss(store):
     broken = {"now": True}
 
     def repaired(text, example):

@@ -124,7 +124,7 @@ def test_a_new_run_costs_its_own_comparisons_alone(three, store):
     )
 
 
-def test_a_plan_says_what_is_missing_and_makes_nothing(three, store):
+def test_a_plan_lists_what_is_missing_and_computes_nothing(three, store):
     judge = Counting()
     karat.evaluate(three[:2], [judge], store=store)
     plan = plan_rank(three, evaluator=judge)
@@ -135,7 +135,7 @@ def test_a_plan_says_what_is_missing_and_makes_nothing(three, store):
     assert "unknown" in plan.report()
 
 
-def test_a_plan_knows_the_cost_where_comparisons_told_it(three, store):
+def test_a_plan_estimates_the_cost_from_earlier_comparisons(three, store):
     from karat.models._recording import current
     from karat.records import Call, Usage
 
@@ -196,7 +196,7 @@ def test_failed_comparisons_are_counted(store, says):
     assert "| rank |" in made.markdown()
 
 
-def test_wrong_requests_say_what_is_right(three, store, refuses):
+def test_wrong_requests_name_the_fix(three, store, refuses):
     with refuses(RequestError):
         rank(three, evaluator=BY_MATCH, metric="right")
     with refuses(RequestError):

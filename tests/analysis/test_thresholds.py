@@ -101,7 +101,7 @@ def test_pending_items_are_missing(tmp_path):
     assert gate.verdict == "undecided"
 
 
-def test_the_number_of_examples_that_would_decide_does():
+def test_the_suggested_number_of_examples_decides_the_gate():
     """With as many examples and the same value, the gate is decided, and with half of them it is not."""
     scores = [1, 1, 1, 1, 0] * 8
     [gate] = karat.gate(aggregated(scores), "accuracy:0.7")
@@ -174,7 +174,7 @@ def test_metrics_are_named_as_in_the_report_and_groups_are_left_out():
 @pytest.mark.parametrize(
     "text", ["accuracy", "accuracy:", ":0.5", "accuracy:80%", "accuracy:nan", "accuracy:x", ""]
 )
-def test_what_is_no_threshold_is_refused(text):
+def test_a_value_that_is_not_a_threshold_is_refused(text):
     with pytest.raises(RequestError):
         read_threshold(text)
 

@@ -37,7 +37,7 @@ def test_every_failing_run_has_its_cause_and_its_command(tmp_path: Path) -> None
     assert good.id not in text
 
 
-def test_a_common_cause_is_said_once(tmp_path: Path, says) -> None:
+def test_a_common_cause_is_reported_once(tmp_path: Path, says) -> None:
     text, runs = said(tmp_path, *((bad, "slow") for bad in ("ab", "abb", "abbb", "abbbb", "abbbbb", "ba")))
     assert text.count("TimeoutError") == 1
     says(*[line for line in text.splitlines() if "--failed" not in line])

@@ -551,7 +551,7 @@ def test_a_missing_key_is_found_before_another_model_is_paid(karat, project, mon
         assert server.count == 6
 
 
-def test_an_aggregation_without_any_value_is_no_success(karat, project):
+def test_an_aggregation_without_any_value_is_not_a_success(karat, project):
     run = ("run", "task.py:shout", "--data", "good.jsonl", "--input", "question", "--expected", "answer")
     evaluation = karat(*run, "-e", "exact_match", "--json").json["evaluation"]["id"]
     assert karat("aggregate", evaluation, "-a", '{"name": "pass_at_k", "params": {"k": 8}}').code == 1
@@ -632,7 +632,7 @@ def test_values_in_single_quotes(karat, project):
         assert [row["output"] for row in rows] == ["TWO"], where
 
 
-def test_a_full_device_is_no_bug(project):
+def test_a_full_device_is_not_reported_as_a_bug(project):
     import subprocess
 
     run = [

@@ -243,6 +243,6 @@ def test_every_line_fits(name, width):
     assert max(map(display_width, shown)) <= width
 
 
-def test_there_is_no_other_golden_file():
+def test_every_golden_file_is_used():
     expected = {f"{name}.{width}.txt" for name in CASES for width in WIDTHS}
     assert {each.name for each in GOLDEN.iterdir()} == expected

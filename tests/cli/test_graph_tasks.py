@@ -56,7 +56,7 @@ def test_a_misspelt_dotted_task_is_reported_as_one(karat, arguments, says):
     says(said.err)
 
 
-def test_a_function_of_a_module_called_tasks_is_no_task(karat, folder, says):
+def test_a_function_of_a_module_called_tasks_is_not_a_task(karat, folder, says):
     (folder / "tasks").mkdir()
     (folder / "tasks/mine.py").write_text("def answer(question):\n    return question\n")
     says(karat("run", "tasks.mine.answer").err)

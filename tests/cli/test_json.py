@@ -73,7 +73,7 @@ def test_json(karat, made, command, arguments):
 @pytest.mark.parametrize(
     "command", ["show", "compare", "rank", "report", "evaluate", "run", "export", "rm", "tag"]
 )
-def test_an_error_is_json_too(karat, made, command):
+def test_an_error_is_json(karat, made, command):
     said = karat(command, "nothing-of-this-name", "--json")
     assert said.code == 2
     assert said.json["error"]["exit_code"] == 2

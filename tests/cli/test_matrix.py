@@ -47,7 +47,7 @@ def test_a_matrix_ends_with_a_grid(karat, matrix):
     assert text.index(document["conclusions"][0]) < text.index("★ 1.000 [")
 
 
-def test_variants_that_cannot_be_told_apart_are_said_to_be(karat, matrix):
+def test_indistinguishable_variants_are_reported(karat, matrix):
     matrix.write_text(matrix.read_text().replace(f"'', '{LONG}yes', '{LONG}no'", "'!', '?'"))
     grid = karat("run", "matrix.yaml", "--json").json["grid"]
     assert [row[0]["indistinguishable"] for row in grid["cells"]] == [False, True]
@@ -60,7 +60,7 @@ def test_runs_of_no_matrix_have_no_such_column(karat, project):
     assert "matrix" not in karat("ls", "runs").out
 
 
-def test_what_only_follows_from_a_prompt_is_not_told_beside_it(karat, folder):
+def test_consequences_of_a_wrong_prompt_are_not_reported(karat, folder):
     from karat.testing import FakeProvider
 
     with FakeProvider.in_process() as server:

@@ -137,7 +137,7 @@ def sleeps(text):
 
 
 @pytest.mark.parametrize("task", ["swallows", "gathers", "blocks", "in_a_thread", "sleeps"])
-def test_a_second_ctrl_c_ends_whatever_the_task_does_and_what_is_finished_is_kept(slow: Path, task: str):
+def test_a_second_ctrl_c_ends_any_task_and_keeps_finished_items(slow: Path, task: str):
     (slow / "stubborn.py").write_text(STUBBORN)
     arguments = ["run", f"stubborn.py:{task}", "--data", "qa.jsonl", "--concurrency", "4"]
     process = start(*arguments, folder=slow)
@@ -193,7 +193,7 @@ def test_a_run_that_is_worked_on_is_distinguished_from_one_that_was_killed(slow:
     assert counts["ok"] + counts["pending"] == counts["total"] == 2000
 
 
-def test_a_reader_that_leaves_early_is_no_error(slow: Path):
+def test_a_reader_that_stops_early_is_not_an_error(slow: Path):
     (slow / "fast").touch()
     out, _ = start("run", "slow.py:slow", "--data", "qa.jsonl", "--json", folder=slow).communicate(timeout=60)
     process = start("export", json.loads(out)["runs"][0]["id"], folder=slow)

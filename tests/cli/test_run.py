@@ -117,7 +117,7 @@ def test_bad_rows_are_reported_or_listed(karat, project, says):
     assert said.json["bad_rows"]["first"][0]["line"] == 2
 
 
-def test_what_a_task_prints_does_not_stand_in_the_document(karat, project):
+def test_the_output_of_a_task_is_not_in_the_document(karat, project):
     (project / "loud.py").write_text("def say(text):\n    print('hello', text)\n    return text\n")
     said = karat("run", "loud.py:say", "--data", "good.jsonl", "--input", "question", "--json")
     assert said.json["runs"][0]["counts"]["ok"] == 4

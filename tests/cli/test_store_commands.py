@@ -72,7 +72,7 @@ def test_evaluate_and_aggregate(karat, made):
     assert "5 of 6" in said.out
 
 
-def test_evaluate_says_what_is_not_known(karat, made, says):
+def test_evaluate_names_unknown_arguments(karat, made, says):
     says(karat("evaluate", made["run"], "-e", "exact_mach").err)
     assert "no run 'run-zz'" in karat("evaluate", "run-zz", "-e", "exact_match").err
     says(karat("aggregate", made["evaluation"], "-a", "maen").err)
@@ -378,7 +378,7 @@ def test_export_into_a_folder_that_is_not_there(karat, made, says):
     says(said.err)
 
 
-def test_rm_is_refused_while_others_were_made_from_it(karat, made):
+def test_rm_is_refused_for_an_object_with_dependents(karat, made):
     said = karat("rm", made["run"])
     assert said.code == 2
     assert made["evaluation"] in said.err

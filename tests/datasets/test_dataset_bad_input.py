@@ -157,7 +157,7 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path, refuses) -> None:
         Dataset.from_file(tmp_path / "nowhere" / "a.jsonl")
 
 
-def test_what_is_not_a_regular_file_is_refused(tmp_path: Path, refuses) -> None:
+def test_a_path_that_is_not_a_regular_file_is_refused(tmp_path: Path, refuses) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     with refuses(DataError):
         Dataset.from_file(tmp_path / "folder.jsonl")
@@ -296,7 +296,7 @@ pieces = st.lists(
 @pytest.mark.parametrize("name", ["f.jsonl", "f.json", "f.csv", "f.parquet", "f.jsonl.gz"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
 @given(content=pieces, skip=st.booleans())
-def test_whatever_a_file_holds_it_is_a_dataset_or_a_clear_error(
+def test_any_file_is_a_dataset_or_a_clear_error(
     tmp_path: Path, name: str, content: bytes, skip: bool
 ) -> None:
     file = tmp_path / name

@@ -130,7 +130,7 @@ def test_a_mistyped_expected_is_not_silently_metadata(read: Make, key: str, refu
         assert read([{"input": "q", other: "a"}])[0].metadata == {other: "a"}
 
 
-def test_metadata_that_is_no_object_or_says_things_twice_is_refused(read: Make, refuses) -> None:
+def test_metadata_that_is_not_an_object_or_repeats_a_field_is_refused(read: Make, refuses) -> None:
     with refuses(DataError):
         read([{"input": 1, "metadata": "x"}])
     assert read([{"id": "a", "input": 1, "metadata": "x"}], metadata=["metadata"]) == [

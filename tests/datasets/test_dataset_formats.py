@@ -92,7 +92,7 @@ def test_the_order_of_keys_in_a_file_does_not_matter(tmp_path: Path) -> None:
     assert Dataset.from_file(tmp_path / "a.jsonl").id == Dataset.from_file(tmp_path / "b.jsonl").id
 
 
-def test_a_format_can_be_said_where_the_ending_says_nothing(tmp_path: Path) -> None:
+def test_a_format_can_be_given_for_an_unknown_extension(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "rows", ROWS)
     dataset = Dataset.from_file(str(tmp_path / "rows"), format="jsonl", name="mine")
     assert (len(dataset), dataset.name) == (3, "mine")

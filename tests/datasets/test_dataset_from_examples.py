@@ -98,7 +98,7 @@ def test_encoded_gives_what_a_store_writes_from_a_position_on() -> None:
         dataset.encoded(-1)
 
 
-def test_no_examples_are_a_dataset_too() -> None:
+def test_an_empty_dataset_is_a_dataset() -> None:
     dataset = Dataset.from_examples([])
     assert len(dataset) == 0
     assert list(dataset) == []

@@ -44,7 +44,7 @@ def test_the_order_of_keys_does_not_change_any_id(inputs: list[Any]) -> None:
 
 @given(st.lists(values, min_size=2, max_size=6, unique_by=content_hash), st.data())
 @settings(deadline=None)
-def test_the_order_of_examples_does(inputs: list[Any], data: st.DataObject) -> None:
+def test_the_order_of_examples_changes_the_id(inputs: list[Any], data: st.DataObject) -> None:
     moved = data.draw(st.integers(1, len(inputs) - 1))
     shuffled = inputs[moved:] + inputs[:moved]
     rows, others = [(value,) for value in inputs], [(value,) for value in shuffled]

@@ -78,7 +78,7 @@ def test_every_duplicate_key_is_found(value, separators, data):
         assert repeated_key(each) is not None
 
 
-def test_recorded_outputs_refuse_them_too(tmp_path, refuses):
+def test_recorded_outputs_refuse_them(tmp_path, refuses):
     file = tmp_path / "outputs.jsonl"
     file.write_text('{"id": 1, "output": 1}\n{"id": 2, "output": 1, "output": 2}\n')
     with refuses(DataError):

@@ -96,7 +96,7 @@ def test_a_database_and_its_logs_are_not_written_over(database, name, refuses):
     assert {each: each.read_bytes() for each in database.parent.iterdir()} == content
 
 
-def test_a_database_that_is_made_meanwhile_stays(tmp_path):
+def test_a_database_created_during_the_export_is_not_overwritten(tmp_path):
     path = tmp_path / "rows.jsonl"
 
     def slowly() -> None:

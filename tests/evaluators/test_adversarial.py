@@ -247,7 +247,7 @@ class TestHugeTrajectories:
         if prefix == "b":
             assert f"and {self.SIZE - 3} more" in result.comment
 
-    def test_missing_extra_and_repeats_too(self) -> None:
+    def test_missing_extra_and_repeated_calls(self) -> None:
         agent = [{"name": f"x{at}", "arguments": {}} for at in range(self.SIZE)]
         reference = [{"name": f"y{at}", "arguments": {}} for at in range(self.SIZE)]
         for name, params in (
@@ -291,7 +291,7 @@ def test_bytes_are_text_wherever_they_stand():
     assert score("exact_match", [b"\xff"], [b"\xff"]) == 1.0
 
 
-def test_mappings_that_are_no_dicts():
+def test_mappings_that_are_not_dicts():
     assert score("exact_match", collections.UserDict(a=1), {"a": 1}) == 1.0
 
 

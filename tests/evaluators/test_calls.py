@@ -91,7 +91,7 @@ def assert_pairs_are_pairs(matched: list[Any], agent: Any, reference: Any, argum
         assert arguments != "exact" or equal(agent[i][1], reference[j][1])
 
 
-def test_values_that_are_not_json_have_keys_too() -> None:
+def test_values_that_are_not_json_have_keys() -> None:
     nan = float("nan")
     alike = [({"x": nan}, {"x": float("nan")}), ({"x": [b"a"]}, {"x": (b"a",)}), ({1: 2.0}, {1: 2})]
     for a, b in alike:

@@ -36,7 +36,7 @@ def test_the_one_thing_in_which_texts_differ(output: str, reference: str, says) 
     assert many[0].comment == difference(output, reference)
 
 
-def test_what_is_not_contained(says) -> None:
+def test_the_comment_of_contains_names_missing_texts(says) -> None:
     says(comment("contains", "fine", substring="error"))
     says(comment("contains", "xa", substring=["a", "b"]))
 

@@ -225,7 +225,7 @@ def test_the_yaml_of_the_page_builds():
         ("exact_match", {}, 3),
     ],
 )
-def test_what_is_no_request_is_answered_in_a_sentence(arguments, refuses):
+def test_a_malformed_http_request_gets_a_sentence(arguments, refuses):
     with refuses(RequestError):
         build_evaluator(*arguments)
 
@@ -240,7 +240,7 @@ def test_a_unit_metric_among_evaluators_is_refused_with_its_spelling(refuses):
         build_evaluator("karat.graph.metrics._unit_metrics.TypedValueMatchMetric")
 
 
-def test_a_function_that_takes_everything_gets_what_it_names_too():
+def test_a_function_with_keyword_arguments_gets_its_named_parameters():
     seen = {}
 
     def judge(outputs, expected, **rest):

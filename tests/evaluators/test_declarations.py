@@ -216,7 +216,7 @@ class TestEvaluateRuns:
         [{"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3, "d": 4}, {"a": 1, "b": "x", "c": 1},
          {"a": float("nan"), "b": 1, "c": 1}, ["a", "b"], ["a", "b", "b"], ["a", "b", "d"]],
     )  # fmt: skip
-    def test_what_does_not_fit_the_runs_is_an_error(self, wrong):
+    def test_a_request_that_does_not_fit_the_runs_is_an_error(self, wrong):
         with pytest.raises(ValueError, match="evaluator 'k'"):
             joint_result(wrong, "k", RUNS)
 

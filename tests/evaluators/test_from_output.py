@@ -29,7 +29,7 @@ def test_a_verdict_or_a_score_is_taken_as_it_is(given, score):
     assert FromOutput("judged.score").evaluate(outputs={"judged": {"score": given}}).score == score
 
 
-def test_what_was_not_judged_is_a_skip_that_counts_and_a_record_left_out_one_that_does_not():
+def test_unjudged_records_are_skips_that_count_and_dropped_records_do_not():
     with pytest.raises(NotApplicable) as owed:
         FromOutput("exact_match").evaluate(outputs={"exact_match": None})
     with pytest.raises(NotApplicable) as left_out:
@@ -37,7 +37,7 @@ def test_what_was_not_judged_is_a_skip_that_counts_and_a_record_left_out_one_tha
     assert (owed.value.applicable, left_out.value.applicable) == (True, False)
 
 
-def test_what_cannot_be_read_is_no_score():
+def test_an_unreadable_output_has_no_score():
     for outputs in ({"exact_match": {"correct": "yes"}}, {"exakt": RIGHT}, "text"):
         with pytest.raises(CannotJudge):
             FromOutput("exact_match").evaluate(outputs=outputs)

@@ -104,7 +104,7 @@ _CALL = {"id": "1", "type": "function", "function": {"name": "rm", "arguments": 
         [AIMessage("hi", name="agent")],
     ],
 )
-def test_what_is_no_graph_trajectory_says_so(value: Any) -> None:
+def test_a_value_that_is_not_a_graph_trajectory_is_refused(value: Any) -> None:
     with pytest.raises(TraceError):
         GraphTrajectoryMatchEvaluator().evaluate(outputs=value, reference_outputs=["a"])
     with pytest.raises(TraceError):

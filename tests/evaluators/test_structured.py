@@ -107,7 +107,7 @@ class TestJSONValid:
         ],
         ids=range(11),
     )
-    def test_how_deep_a_text_may_be_does_not_depend_on_the_version_of_python(self, text, problem):
+    def test_the_depth_limit_does_not_depend_on_the_version_of_python(self, text, problem):
         with contextlib.nullcontext() if problem is None else pytest.raises(problem):
             parse_json(text)
 
@@ -129,7 +129,7 @@ class TestJSONSchemaMatch:
         assert JSONSchemaMatch(CITY).evaluate(outputs='{"city": "Paris"}').score == 1.0
         assert JSONSchemaMatch(CITY).evaluate(outputs={"city": "Paris"}).score == 1.0
 
-    def test_what_is_violated_and_where(self, says):
+    def test_violations_have_a_place(self, says):
         schema = {"type": "array", "items": CITY}
         result = JSONSchemaMatch(schema).evaluate(outputs=[{"city": 3}, {}])
         assert result.score == 0.0
@@ -217,7 +217,7 @@ class TestMultipleOf:
     def test_decimals_are_taken_as_written(self, value, of):
         assert JSONSchemaMatch({"multipleOf": of}).evaluate(outputs=value).score == 1.0
 
-    def test_what_is_none(self, says):
+    def test_values_that_are_not_multiples(self, says):
         result = JSONSchemaMatch({"multipleOf": 0.1}).evaluate(outputs=0.35)
         assert result.score == 0.0
         says(result.comment)
@@ -276,7 +276,7 @@ def test_a_reference_that_leads_out_of_the_schema_is_named(refuses):
         '{"a":"\n"}',
     ],
 )
-def test_what_is_wrong_in_words(text, says):
+def test_mistakes_are_described(text, says):
     says(JSONValid().evaluate(outputs=text).comment)
 
     @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_what_is_wrong_in_words(text, says):
         ],
         ids=str,
     )
-    def test_what_the_schema_does_not_describe(self, schema, value, score):
+    def test_fields_outside_the_schema(self, schema, value, score):
         """As the JSON Schema test suite has it; patterns are those of `regex`, which end in time."""
         assert JSONSchemaMatch(schema).evaluate(outputs=value).score == score
 
@@ -339,7 +339,7 @@ def test_what_is_wrong_in_words(text, says):
 
 
 @pytest.mark.parametrize("keyword", ["extends", "items"])
-def test_a_reference_in_a_form_of_old_drafts_is_no_crash(keyword):
+def test_a_reference_of_an_old_draft_does_not_crash(keyword):
     schema = {"$schema": "http://json-schema.org/draft-03/schema#", keyword: {"$ref": "http://127.0.0.1:1/a"}}
     with pytest.raises(CannotJudge):
         JSONSchemaMatch(schema).evaluate(outputs='["x"]' if keyword == "items" else '{"a": 1}')

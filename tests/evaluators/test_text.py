@@ -486,7 +486,7 @@ class TestPaths:
         evaluator = ExactMatch(path={"reference": "text"})
         assert evaluator.evaluate(outputs="Paris", reference_outputs={"text": "Paris"}).score == 1.0
 
-    def test_a_choice_with_options_too(self):
+    def test_a_choice_with_options(self):
         evaluator = ChoiceMatch(options_path="options", path={"output": "said", "reference": "letter"})
         found = evaluator.evaluate(
             outputs={"said": "Rome"}, reference_outputs={"letter": "B"}, inputs={"options": ["Oslo", "Rome"]}
@@ -543,7 +543,7 @@ class TestSetMatch:
     def test_lists(self, params, output, reference, expected):
         assert score(SetMatch(**params), output, reference) == expected
 
-    def test_a_reference_that_is_no_list_cannot_be_judged(self, refuses):
+    def test_a_reference_that_is_not_a_list_cannot_be_judged(self, refuses):
         with refuses(CannotJudge):
             SetMatch().evaluate(outputs=["a"], reference_outputs="a and b")
 
@@ -594,7 +594,7 @@ def test_a_text_that_is_a_number_equals_the_number_it_says(text, value, expected
     assert score(ExactMatch(), value, text) == expected
 
 
-def test_whitespace_around_a_number_counts_where_it_is_said_to():
+def test_whitespace_around_a_number_counts_if_requested():
     assert score(ExactMatch(strip=False), " 1.0", 1) == 0.0
     assert score(ExactMatch(), None, "None") == 0.0
 
@@ -608,7 +608,7 @@ def test_a_number_in_the_one_field_of_an_answer(refuses):
 
 
 @pytest.mark.parametrize("space", [" ", "\u00a0", "\u202f"])
-def test_a_space_between_thousands_may_be_one_that_does_not_break(space):
+def test_a_thousands_separator_may_be_a_no_break_space(space):
     assert score(NumericMatch(thousands=" "), f"1{space}234{space}567", 1234567) == 1.0
 
 

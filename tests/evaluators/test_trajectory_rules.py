@@ -143,7 +143,9 @@ def test_parameters_are_checked_when_it_is_built(params: dict[str, Any], refuses
         ("graph_trajectory_match", {"compare": []}, "compare"),
     ],
 )
-def test_so_are_those_of_the_others(name: str, params: dict[str, Any], problem: str) -> None:
+def test_parameters_of_other_trajectory_evaluators_are_checked(
+    name: str, params: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(RequestError, match=problem):
         build_evaluator(name, params)
 
@@ -168,7 +170,7 @@ def test_another_function_is_another_configuration() -> None:
     assert json.dumps(configured(first))
 
 
-def test_a_format_that_was_added_is_asked_first_by_evaluators_too() -> None:
+def test_evaluators_try_registered_formats_first() -> None:
     class Renaming:
         name = "renaming"
 

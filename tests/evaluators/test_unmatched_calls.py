@@ -81,18 +81,18 @@ def test_a_tolerance_is_meant_as_it_is_written(have, want, rule, score):
     assert evaluator.evaluate(outputs=call, reference_outputs=wanted).score == score
 
 
-def test_a_trajectory_that_cannot_be_judged_says_so_as_every_evaluator_does():
+def test_an_unreadable_trajectory_cannot_be_judged():
     with pytest.raises(CannotJudge):
         TrajectoryMatchEvaluator().evaluate(outputs=[{"name": "f", "arguments": {}}], reference_outputs=None)
 
 
-def test_ignored_arguments_match_in_order_too():
+def test_ignored_arguments_match_in_order():
     evaluator = TrajectoryMatchEvaluator(tool_args_match_mode="ignore")
     have, want = [{"name": "f", "arguments": {"x": 1}}], [{"name": "f", "arguments": {"x": 2}}]
     assert evaluator.evaluate(outputs=have, reference_outputs=want).score == 1.0
 
 
-def test_keys_belong_to_their_calls_in_whatever_order_calls_are_tried():
+def test_keys_belong_to_their_calls_in_any_order():
     """With optional calls the required ones of a tool are tried first, among all of its calls."""
     wanted = [{"name": "g", "arguments": json.dumps(each)} for each in ({"x": 1}, {"x": 2}, {"x": 3}, {})]
     calls = [{"role": "assistant", "tool_calls": [{"function": call}]} for call in wanted]

@@ -186,7 +186,7 @@ def test_runs_of_several_datasets_have_denominators_of_their_own(store):
     assert (aggregation.status, aggregation.counts.total) == ("success", 13)
 
 
-def test_the_latest_word_counts_in_whatever_order_evaluations_are_given(store):
+def test_the_latest_label_counts_in_any_order_of_evaluations(store):
     judge = Closer()
     judge.broken = {"e1", "e2"}
     first = karat.evaluate([run_adding(store, 0), run_adding(store, 1)], [judge])
@@ -230,7 +230,7 @@ def test_comparisons_that_are_pending_are_in_the_denominator(store):
     assert winner.lowest == pytest.approx(2 / 6)
 
 
-def test_counts_are_of_what_is_stored_also_where_a_killed_evaluation_could_not_say_it(store):
+def test_counts_are_of_stored_items_after_a_killed_evaluation(store):
     evaluation = karat.evaluate(run_adding(store, 0), [equal])
     begun = msgspec.structs.replace(
         evaluation.header, counts=Counts(pending=6), status="running", finished=None
@@ -252,7 +252,7 @@ def test_an_evaluation_that_grew_without_being_finished_is_folded_again(store):
 
 
 @pytest.mark.parametrize("given", [None, Aggregate([Estimate(float("nan"))])])
-def test_an_aggregator_whose_answer_cannot_be_kept_is_reported_and_the_others_stand(store, given):
+def test_an_aggregator_whose_result_cannot_be_stored_is_reported_and_the_others_are_kept(store, given):
     class Odd(Aggregator):
         name = "odd"
 

@@ -144,7 +144,7 @@ def test_an_error_in_a_result_is_a_failure_and_never_a_score(store):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), object()])
-def test_what_is_no_score_is_a_failure(store, bad):
+def test_a_value_that_is_not_a_score_is_a_failure(store, bad):
     def judge(outputs):
         return bad
 
@@ -333,7 +333,7 @@ def test_an_evaluator_that_raises_no_exception_fails_its_item_only(store):
     assert (evaluation.counts.ok, evaluation.counts.failed) == (5, 1)
 
 
-def test_what_is_expected_of_an_interrupted_comparison_is_what_the_runs_share(store):
+def test_an_interrupted_comparison_expects_the_shared_items(store):
     class Down(Closer):
         def compare(self, example, first, second):
             raise StoreError("the disk is gone")
@@ -493,7 +493,7 @@ def test_lineage_goes_both_ways(store):
     assert a.id in store.children(a.dataset.id)
 
 
-def test_nothing_to_judge_or_nobody_to_judge_is_refused(store):
+def test_an_evaluation_without_outputs_or_judges_is_refused(store):
     with pytest.raises(RequestError, match="no evaluator"):
         karat.evaluate(run_adding(store, 0), [])
     with pytest.raises(RequestError, match="no run"):

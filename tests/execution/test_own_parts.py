@@ -56,7 +56,7 @@ def test_objects_without_params_are_distinguished_by_what_they_hold(run):
     assert karat.evaluate(run, [Near(1)]).id == near.id
 
 
-def test_so_are_aggregators(run):
+def test_aggregators_without_params_are_distinguished_by_what_they_hold(run):
     evaluation = karat.evaluate(run, [Near(1)])
     found = [karat.aggregate(evaluation, [Share(add)]) for add in (0.0, 1.0, 0.0)]
     values = [each.estimates[0].value for each in found]

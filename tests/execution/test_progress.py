@@ -24,7 +24,7 @@ from karat.testing import FakeProvider
         (Progress("run", 100, done=50, before=50, cost=0.1), "$0.10"),
     ],
 )
-def test_the_line_says_the_cost_so_far_and_the_projected_total(progress, said):
+def test_the_line_shows_the_cost_so_far_and_the_projected_total(progress, said):
     parts = ProgressLine().line(progress).split("  ")
     assert said in parts
 
@@ -47,7 +47,7 @@ def test_a_run_reports_its_cost_as_it_goes_on(tmp_path, monkeypatch):
     assert "of about" not in lines[-1]
 
 
-def test_without_a_cost_nothing_is_said_of_it():
+def test_without_a_cost_none_is_shown():
     assert "$" not in ProgressLine().line(Progress("run", 100, done=25))
 
 

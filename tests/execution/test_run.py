@@ -276,7 +276,7 @@ def test_a_task_with_units_that_raises_fails_each_of_them_and_all_add_up(store):
 
 
 @pytest.mark.parametrize("options", [{"attempts": 3}, {"retries": 2}])
-def test_every_call_gets_the_example_as_it_is_whatever_the_last_one_did_to_it(store, options):
+def test_every_call_gets_an_unmodified_example(store, options):
     data = karat.Dataset.from_examples([{"id": "chat", "input": ["hello"]}])
     seen = []
 
@@ -318,7 +318,7 @@ class Unspeakable(Exception):
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("error", [Panic("index out of bounds"), SystemExit(3), Unspeakable()])
-def test_whatever_a_task_raises_the_others_stand(store, kind, error):
+def test_any_exception_of_a_task_fails_only_its_item(store, kind, error):
     def task(number):
         if number == 1:
             raise error
@@ -561,7 +561,7 @@ def test_a_model_variable_belongs_to_a_run_only_if_its_code_may_ask_a_model(
     assert (karat.run(f"{file}:task", examples(2), store=store).id != first.id) == asks
 
 
-def test_a_module_of_the_project_that_asks_a_model_counts_too(store, tmp_path, monkeypatch):
+def test_a_project_module_that_calls_a_model_counts(store, tmp_path, monkeypatch):
     (tmp_path / "asking_client.py").write_text(
         "import os\n\n\ndef ask(text):\n    return os.environ.get('M')\n"
     )
@@ -734,7 +734,7 @@ def test_progress_is_reported(store):
     assert seen == sorted(seen)
 
 
-def test_time_and_outputs_are_kept_in_dataset_order_whatever_finishes_first(store):
+def test_times_and_outputs_are_in_dataset_order(store):
     async def task(number):
         await asyncio.sleep(0.02 if number < 5 else 0)
         return number
@@ -759,7 +759,7 @@ def test_memory_does_not_grow_with_the_dataset(store):
     assert peak(8000) < 2 * peak(2000)
 
 
-async def test_code_that_swallows_its_cancellation_does_not_keep_a_stage_from_ending(store, monkeypatch):
+async def test_code_that_ignores_cancellation_does_not_block_the_end_of_a_stage(store, monkeypatch):
     from karat.execution import engines as local
 
     monkeypatch.setattr(local, "PATIENCE_SECONDS", 0)
@@ -823,7 +823,7 @@ def test_a_handle_read_while_somebody_worked_says_what_became_of_it(store):
     assert (early[0].header.status, early[0].status) == ("running", "success")
 
 
-def test_interrupting_keeps_what_is_done(store):
+def test_interrupting_keeps_finished_items(store):
     async def interrupted():
         async def slow(number):
             await asyncio.sleep(0 if number < 30 else 60)
@@ -871,7 +871,7 @@ def test_what_is_said_about_an_existing_run_is_added_or_refused(store, says):
     assert (found.labels, found.description) == (["x", "y"], "d")
 
 
-def test_what_is_said_about_an_unfinished_run_is_added_when_it_is_continued(store):
+def test_labels_and_metadata_for_an_unfinished_run_are_added_on_resume(store):
     broken = [True]
 
     def task(number):
@@ -930,7 +930,7 @@ def test_a_dataset_is_no_run(refuses):
         )
 
 
-def test_a_larger_selection_pays_only_for_what_is_new(store, tmp_path, monkeypatch):
+def test_a_larger_selection_pays_only_for_new_examples(store, tmp_path, monkeypatch):
     """Another selection is another run, whose replies come from the cache."""
     monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "cache"))
     with FakeProvider() as server:

@@ -169,7 +169,7 @@ def test_a_unit_that_is_yielded_again_is_ignored(store: Any) -> None:
 @pytest.mark.parametrize(
     ("yielded", "failure"), [("session/1", "TypeError"), (("elsewhere", 1), "ValueError")]
 )
-def test_what_is_not_a_unit_fails_what_is_left(store: Any, yielded: Any, failure: str) -> None:
+def test_a_wrong_unit_fails_the_remaining_units(store: Any, yielded: Any, failure: str) -> None:
     class Odd(Sessions):
         def call_units(self, example: Example, context: Context) -> Iterator[Any]:
             yield "session/1", 1

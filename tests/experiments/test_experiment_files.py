@@ -163,7 +163,7 @@ def test_what_would_fail_later_is_found_before_anything_runs(folder, text, says)
     says(*problems(text))
 
 
-def test_a_short_stored_dataset_is_checked_too(folder, says):
+def test_a_short_stored_dataset_is_checked(folder, says):
     with open_store("sqlite:///karat.db") as store:
         store.datasets.put(Dataset.from_examples([{"input": "x", "metadata": {"topic": "a"}}], name="stored"))
     found = problems(

@@ -108,7 +108,7 @@ def test_a_dataset_that_lacks_what_the_graph_asks_for(karat, says):
     says(json.loads(told)["error"]["message"])
 
 
-def test_what_a_graph_needs_not_be_given_a_function_does(karat, says):
+def test_a_function_needs_a_dataset_although_a_graph_has_its_own(karat, says):
     code, _, told = karat("task: predicting.py:predict\n")
     assert code == 2
     says(json.loads(told)["error"]["message"])

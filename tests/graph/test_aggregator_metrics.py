@@ -166,7 +166,7 @@ def test_a_try_without_a_verdict_is_missing_where_it_could_matter():
         assert made["step_efficiency_bounds"] == [pytest.approx(1 / 3), 1.0]
 
 
-def test_tries_that_cannot_be_told_are_refused(refuses):
+def test_results_without_a_retry_number_are_refused(refuses):
     with refuses(ValueError):
         get("step_efficiency").calculate([UnitMetricResult(True, {}, {}, {"retry_id": "last"})])
     with refuses(ValueError):

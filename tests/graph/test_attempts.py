@@ -115,7 +115,7 @@ def test_attempts_that_always_agree_tell_no_more_than_one(project):
     assert wide[1] - wide[0] > 0.35  # 200 independent records have 0.126
 
 
-def test_a_failed_attempt_is_at_the_problem_of_the_others():
+def test_a_failed_attempt_counts_for_the_same_problem():
     metric = AggregatorMetricRegistry.get_metric("pass_at_k", k=2, problem_key="problem")
     results = [
         UnitMetricResult(True, "a", "a", {"problem": 1}),

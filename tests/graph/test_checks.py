@@ -155,7 +155,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("text", CASES)
-def test_what_is_wrong_is_reported(project, text, says):
+def test_mistakes_are_reported(project, text, says):
     says(*problems(project, text))
 
 
@@ -172,7 +172,7 @@ def test_what_changes_in_a_subgraph_is_a_mapping_of_keys(project, inner, says):
     assert drawn.attributes["x"][0] == [2]  # type: ignore[attr-defined]
 
 
-def test_what_is_wrong_in_a_subgraph_is_reported_with_its_file(project, says):
+def test_mistakes_in_a_subgraph_are_reported_with_its_file(project, says):
     inner = graph(
         const("b") + "".join("\n" for _ in range(5)) + const("c"), edges("from: START, to: [b, cc]")
     )
@@ -184,9 +184,7 @@ def test_what_is_wrong_in_a_subgraph_is_reported_with_its_file(project, says):
     says(*found)
 
 
-def test_what_is_wrong_with_the_whole_graph_is_reported_beside_a_mistyped_edge_and_a_broken_node(
-    project, says
-):
+def test_mistakes_of_the_whole_graph_are_reported_beside_those_of_parts(project, says):
     text = graph(
         const("first") + const("second") + const("alone") + const("round") + "    broken: {node_type: lamda}\n",
         edges(
@@ -238,7 +236,7 @@ class Made:
         ("Made", "node_stat: idle"),
     ],
 )
-def test_a_key_of_a_lambda_that_nobody_would_read_is_reported(project, name, key, says):
+def test_a_lambda_key_that_nothing_reads_is_reported(project, name, key, says):
     project.write("t/keys.py", LAMBDAS)
     [problem] = problems(project, one(f"node_type: lambda, lambda: keys.{name}, {key}"))
     says(problem)
@@ -301,7 +299,7 @@ unit_metrics:
     says(found)
 
 
-def test_a_file_beside_the_task_that_does_not_import_is_named(project):
+def test_a_file_beside_the_task_that_fails_to_import_is_named(project):
     project.write(
         "t/metric.py", "from karat.graph.metrics import unit_metric\n@unit_metric('x')\nclass X: broken\n"
     )
@@ -364,7 +362,7 @@ def test_unknown_variables_are_reported_together_with_every_other_mistake(projec
     assert "asks for {word}" in "".join(found)
 
 
-def test_what_a_broken_part_leaves_unknown_is_not_told_as_a_mistake(project):
+def test_a_mistake_is_not_reported_twice_through_its_consequences(project):
     found = loading(project, TWO_PROMPTS.format(more="output_kyes: [anser, word]"))
     assert any("output_kyes: " in each for each in found)
     assert any("{quesion}" in each for each in found), "its own prompt is still known"
@@ -379,7 +377,7 @@ def test_variables_are_held_against_the_data_that_will_be_run_over(project):
     assert not any("asks for" in each for each in found), found
 
 
-def test_what_is_accepted_and_does_nothing_is_reported(project, says):
+def test_settings_without_effect_are_reported(project, says):
     project.write(
         "t/graph_config.yaml",
         """\
@@ -452,7 +450,7 @@ def test_a_data_file_that_is_not_there_is_reported_beside_other_mistakes(project
     assert not any(each.startswith(missing) for each in caught.value.problems)
 
 
-def test_a_data_file_that_is_not_there_is_no_mistake_where_other_data_stand_in(project):
+def test_a_missing_data_file_is_accepted_when_other_data_replaces_it(project):
     project.write("t/graph_config.yaml", NOWHERE.replace("SOURCE", "").replace("NODE", ""))
     project.rows("rows.jsonl", [{"id": 1}])
     assert len(load_task("t").dataset(file="rows.jsonl")) == 1

@@ -286,7 +286,7 @@ def test_a_metric_is_ranked_by_under_the_name_that_comparisons_show(karat, proje
     says(karat("rank", *runs, "--metric", "exact_match-recal")[2])
 
 
-def test_a_dotted_name_that_leads_nowhere_is_no_task_and_no_module(karat, says):
+def test_an_unknown_dotted_name_is_neither_task_nor_module(karat, says):
     code, _, told = karat("run", "evl.qa")
     assert code == 2
     assert "no task 'evl.qa'" in told

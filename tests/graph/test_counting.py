@@ -77,7 +77,7 @@ def test_a_record_that_never_came_to_its_unit_metrics_is_skipped_and_counts(proj
     assert {summary["status"], evaluation.status, aggregation.status} == {"partial"}
 
 
-def test_so_it_is_where_the_output_is_the_whole_state(project, task):
+def test_a_dropped_record_of_a_whole_state_output_is_not_applicable(project, task):
     project.write("t/graph_config.yaml", WHOLE_STATE)
     report, evaluation, aggregation, run, written = stages(project.folder)
     summary = report["evaluation_summary"]
@@ -139,9 +139,7 @@ class Judged:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_records_that_a_generator_left_out_are_counted_without_a_report_too(
-    project, task, capsys, count, says
-):
+def test_records_that_a_generator_left_out_are_counted_without_a_report(project, task, capsys, count, says):
     graph = GRAPH[: GRAPH.index("graph_post_process:")].replace(
         "output_map:", "generator: code.Some\n  output_map:"
     )
@@ -218,7 +216,7 @@ def test_a_filter_may_stand_in_the_collators_params(project, task, refuses):
         load_task("t")
 
 
-def test_unit_metrics_become_an_evaluation_without_a_report_too(project, capsys):
+def test_unit_metrics_become_an_evaluation_without_a_report(project, capsys):
     project.write(
         "t/graph_config.yaml",
         filled("""

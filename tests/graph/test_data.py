@@ -177,7 +177,7 @@ def test_a_bad_line_is_named(tmp_path, refuses):
         rows({"type": "disk", "file_path": "bad.jsonl"}, tmp_path)
 
 
-def test_rows_become_examples_with_their_ids_and_what_is_expected(refuses):
+def test_rows_become_examples_with_ids_and_expected_outputs(refuses):
     data = rows_dataset(PEOPLE, name="people", id_column="name", golden=["city"], metadata={})
     assert [(e.id, e.expected) for e in data] == [("Ada", 1), ("Bo", 2), ("Cy", 9)]
     assert next(iter(data)).input == PEOPLE[0]

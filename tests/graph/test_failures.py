@@ -160,13 +160,13 @@ KINDdef score(state):
 
 
 @pytest.mark.parametrize("kind", ["", "async "])
-def test_whatever_a_node_raises_is_its_failure(project, task, kind):
+def test_any_exception_of_a_node_is_its_failure(project, task, kind):
     task(rows(1))
     project.write("t/code.py", CODE + ENDS.replace("KIND", kind))
     assert project.run("t").failures == [{"id": "0", "node": "score", "error": "Ends: now"}]
 
 
-def test_so_is_a_cancellation_that_is_its_own(project, task):
+def test_a_cancellation_raised_by_a_node_is_its_failure(project, task):
     task(rows(1))
     own = "\nimport asyncio\n\nasync def score(state):\n    raise asyncio.CancelledError\n"
     project.write("t/code.py", CODE + own)

@@ -107,7 +107,7 @@ def test_a_record_that_cannot_be_judged_is_failed_not_wrong(run):
     assert (accuracy["accuracy"], accuracy["n"], accuracy["of"]) == (0.5, 2, 3)
 
 
-def test_a_processor_that_fails_reports_it_and_the_others_stand(run, says):
+def test_a_failed_processor_is_reported_and_the_others_run(run, says):
     outcome = run("  - own.Failing\n  - own.Wrong\n  - own.FailingStream\n" + COLLATOR.lstrip("\n"))
     assert outcome.report("Failing")["evaluation_summary"] == {
         "total_records": 3, "status": "fatal_error", "error": "ValueError: cannot report",
@@ -135,7 +135,7 @@ def test_a_filter_decides_which_records_a_processor_gets(run, written):
     assert outcome.report()["evaluation_summary"]["evaluated_records"] == 2
 
 
-def test_sinks_get_the_records_too(run, project):
+def test_sinks_get_the_records(run, project):
     sinks = ["{type: json, file_path: a/x.json}", "{type: jsonl, file_path: x.jsonl}", "{type: csv, file_path: x.csv}",
              "{type: disk, file_path: x.parquet}"]  # fmt: skip
     outcome = run(sink=f"sink: [{', '.join(sinks)}]")
@@ -171,7 +171,7 @@ def test_outputs_can_be_scored_again_without_running(run):
     assert evaluation.counts.total == 3
 
 
-def test_a_report_over_results_that_are_no_results_says_so(run, project):
+def test_a_report_over_values_that_are_not_results_is_refused(run, project):
     task = load_task("t") if (project.folder / "t/graph_config.yaml").exists() else run().task
     made = task.graph.processors[0].make()
     [report] = made.process(
@@ -203,7 +203,7 @@ def broken(record):
 """
 
 
-def test_a_report_may_be_empty_and_one_that_cannot_be_made_or_written_leaves_the_others(run, project, says):
+def test_a_failed_or_empty_report_leaves_the_others(run, project, says):
     project.write("t/unusual.py", UNUSUAL)
     outcome = run(
         "  - unusual.Nothing\n  - unusual.Unwritable\n  - {processor: own.Counts, filter: unusual.broken}\n"

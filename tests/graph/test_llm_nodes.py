@@ -123,7 +123,7 @@ def test_a_wire_format_that_there_is_not_is_reported_with_its_place(project, ref
         load_task("qa")
 
 
-def test_a_parameter_that_the_model_is_known_to_refuse_is_said_before_the_first_record(project, refuses):
+def test_a_parameter_that_the_model_refuses_is_reported_before_the_first_record(project, refuses):
     project.write("qa/graph_config.yaml", SIMPLE.replace("MODEL", "anthropic/claude-opus-4-7"))
     with refuses(ConfigError):
         load_task("qa")
@@ -512,7 +512,7 @@ def test_a_schema_that_forbids_more_fields_is_obeyed(project):
 
 
 @pytest.mark.parametrize("given", ['"three"', '"3.5"', '" "', "null", '"1e400"'])
-def test_what_is_no_number_of_the_kind_is_still_refused(project, given):
+def test_a_number_of_another_kind_is_refused(project, given):
     with FakeProvider(answers=f'{{"rating": {given}, "sure": true}}') as server:
         text = FIELDS.replace("MODEL", server.spec()).replace("SCHEMA", SIMPLE_FIELDS)
         project.write("r/graph_config.yaml", text)

@@ -28,7 +28,7 @@ graph_config:
     says(told)
 
 
-def test_nor_is_a_loop_told_that_a_guess_made(project, says):
+def test_a_loop_found_by_a_guess_is_not_reported(project, says):
     [told] = problems(project, f"""
 data_config: {{examples: [{{id: a}}]}}
 graph_config:

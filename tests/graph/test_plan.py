@@ -138,7 +138,7 @@ class Mute(Exception):
 
 
 @pytest.mark.parametrize("error", [SystemExit(2), Mute()])
-def test_whatever_a_node_raises_names_the_node(error):
+def test_any_exception_of_a_node_names_the_node(error):
     edges = Edges({START: [Edge(["bad"])], "bad": []})
     with pytest.raises(NodeFailed, match=r"^node bad: "):
         GraphPlan({"bad": Broken("bad", error)}, edges).run(SygraState(), Record())

@@ -133,7 +133,7 @@ def test_the_classes_can_be_used_without_a_run():
     assert report["results"]["accuracy"]["accuracy"] == 1.0
 
 
-def test_a_field_that_is_missing_names_the_columns_and_others_stand(says):
+def test_a_missing_field_names_the_columns_and_the_others_are_computed(says):
     processor = MetricCollatorPostProcessor(
         aggregator_metrics_map=[
             {"name": "accuracy", "unit_metrics_results": ["exact_match"]},

@@ -502,7 +502,7 @@ def test_the_seeds_modules_with_only_the_package_name_changed():
         ("scroll_amount", {"tool": "scroll", "amount": 10}),
     ],
 )
-def test_another_tool_is_wrong_whatever_it_was_used_with(name, predicted, says):
+def test_another_tool_is_wrong_with_any_arguments(name, predicted, says):
     metric = UnitMetricRegistry.get_metric(name)
     [result] = metric.evaluate([{"tool": "Wait", "seconds": 3}], [predicted])
     assert not result.correct
@@ -512,7 +512,7 @@ def test_another_tool_is_wrong_whatever_it_was_used_with(name, predicted, says):
         metric.evaluate([{"tool": predicted["tool"]}], [predicted])
 
 
-def test_keys_that_are_no_text_are_written_as_json_writes_them():
+def test_keys_that_are_not_text_are_written_as_json_writes_them():
     told = UnitMetricResult(True, {1: "a", None: "b", (1, 2): "c"}, {"\ud800": 1}).to_dict()
     assert told["golden"] == {"1": "a", "null": "b", "[1,2]": "c"}
     assert json.loads(json.dumps(told)) == told

@@ -283,7 +283,7 @@ def test_step_efficiency_is_by_the_try_that_was_right(outcome):
     assert found["avg_retries_when_correct"] == 0.5
 
 
-def test_what_is_taken_for_granted_is_reported_with_its_line(outcome, says):
+def test_ignored_settings_are_reported_with_their_line(outcome, says):
     says(*outcome.task.notes)
     assert (
         load_task("tasks.eval.agents.web_agents", model="fake@http://127.0.0.1:9/v1").notes

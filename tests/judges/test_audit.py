@@ -92,7 +92,7 @@ def test_a_jury_is_audited(store, serve):
     assert found.judge == [first.spec(), second.spec()]
 
 
-def test_a_judge_that_does_not_repeat_itself(store, serve):
+def test_a_judge_with_inconsistent_verdicts(store, serve):
     def answer(body):
         answer.asked += 1
         return (

@@ -111,7 +111,7 @@ def test_json_is_one_document(evaluation, labels, folder, capsys, name, fields):
     ],
     ids=str,
 )
-def test_an_error_is_one_document_too(evaluation, folder, capsys, command):
+def test_an_error_is_one_document(evaluation, folder, capsys, command):
     assert main(["judge", *command, "--store", f"sqlite:///{folder}/karat.db", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 2
 

@@ -91,7 +91,7 @@ def test_wrong_labels_are_refused_and_nothing_is_stored(store, serve, folder, ro
 
 
 @pytest.mark.parametrize("text", ["", "not json\n", "[1]\n", "\x00\n"])
-def test_files_that_are_no_labels_are_refused(store, serve, folder, text):
+def test_files_without_labels_are_refused(store, serve, folder, text):
     evaluation = judged(store, serve(says_good), {"a": "good"})
     (folder / "x.jsonl").write_text(text)
     with pytest.raises(RequestError):

@@ -82,7 +82,7 @@ def test_another_judge_in_another_directory_with_an_empty_store(tmp_path, monkey
     "model",
     ["extractive", None],
 )
-def test_what_is_to_know_about_stage_1_is_said_again(tmp_path, model, says):
+def test_notes_about_stage_1_are_repeated(tmp_path, model, says):
     folder = tmp_path / "one"
     rows = write_json(tmp_path / "s.json", [test_longmemeval.row()])
     options: dict[str, Any] = {"judge": "deterministic", "store": "memory://"}
@@ -305,7 +305,7 @@ def test_judge_errors_are_counted_excluded_and_fail_the_run(tmp_path):
     assert "interference" in record["eval"]["judge_errors"]
 
 
-def test_a_system_of_a_file_is_known_by_that_name_too(tmp_path):
+def test_a_system_of_a_file_is_found_by_its_name(tmp_path):
     source = "from tests.memory.parts import Notes\n\n\nclass Mine(Notes):\n    name = 'mine'\n"
     (tmp_path / "mine.py").write_text(source)
     asked = f"{tmp_path / 'mine.py'}:Mine"

@@ -192,7 +192,7 @@ def test_aggregate_metrics(judged):
     }
 
 
-def test_the_formula_of_updates_stands_against_the_figure_that_the_format_prints(tmp_path, monkeypatch):
+def test_the_rate_of_updates_follows_the_formula_and_not_the_printed_figure(tmp_path, monkeypatch):
     """The documentation of the format prints 0.65 beside counts that give 0.718."""
     monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
     counts = {"updated": 52, "both": 18, "outdated": 15}

@@ -119,7 +119,7 @@ def exiting(*args: Any) -> Any:
         ("name", ""),
     ],
 )
-def test_a_system_that_does_not_say_what_it_is_is_refused(tmp_path, member, value):
+def test_a_system_without_a_description_of_itself_is_refused(tmp_path, member, value):
     with pytest.raises(RequestError):
         run(tmp_path, type("Wrong", (Notes,), {"name": "wrong", member: value}), [sample()])
     assert not (tmp_path / ".karat").exists()
@@ -251,7 +251,7 @@ def test_settings_out_of_range_are_refused(tmp_path, options):
         run(tmp_path / "out", **options)
 
 
-def test_what_is_no_memory_system_is_refused(tmp_path):
+def test_an_object_that_is_not_a_memory_system_is_refused(tmp_path):
     for wrong in ("NoSuchMemory", Notes(), 3, lambda: object()):
         with pytest.raises(RequestError):
             run(tmp_path / "out", wrong)
@@ -437,7 +437,7 @@ def test_a_coroutine_function_is_refused_before_the_first_session(tmp_path, meth
 
 @pytest.mark.parametrize("method", ["reset", "ingest_turn", "end_session", "save", "snapshot", "retrieve"])
 @pytest.mark.filterwarnings("error")
-def test_a_coroutine_that_nobody_awaits_is_a_fault_of_the_system(tmp_path, method):
+def test_a_coroutine_that_is_never_awaited_is_a_fault_of_the_system(tmp_path, method):
     members = {"name": "waiting", method: lambda self, *arguments: forever()}
     made = run(tmp_path, type("Waiting", (Notes,), members), [sample()])
     failed = "questions" if method == "retrieve" else "sessions"

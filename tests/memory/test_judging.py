@@ -98,7 +98,7 @@ def test_votes_are_counted_for_each_item():
     assert result.value == ["red", "blue"]
 
 
-def test_an_item_on_which_votes_are_split_is_no_verdict():
+def test_an_item_with_split_votes_has_no_verdict():
     with pytest.raises(CannotJudge, match="item 2"):
         judge([reply((1, "red"), (2, "red")), reply((1, "red"), (2, "blue"))], ["rose", "sky"], samples=2)
 

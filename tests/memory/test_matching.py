@@ -36,7 +36,7 @@ def test_refusals(text):
 @pytest.mark.parametrize(
     "text", ["Oslo", "She moved to Oslo in May.", "No, she likes tea.", "He knows Bruno."]
 )
-def test_answers_are_no_refusals(text):
+def test_answers_are_not_refusals(text):
     assert not is_refusal(text)
 
 
@@ -66,7 +66,7 @@ def test_numbers():
 
 
 @pytest.mark.parametrize("digits", [20, 500, 5_000])
-def test_long_numbers_are_told_apart(digits):
+def test_long_numbers_are_distinguished(digits):
     number = "1" * (digits - 1)
     assert numbers(f"account {number}2").isdisjoint(numbers(f"account {number}3"))
 
@@ -327,7 +327,7 @@ def test_answers_in_other_units_and_signs(answer, gold, label):
 
 
 @pytest.mark.parametrize(("point", "memory"), SAME_OF_ANOTHER)
-def test_the_same_said_of_something_else_is_not_covered(point, memory):
+def test_the_same_statement_about_something_else_is_not_covered(point, memory):
     pytest.importorskip("wordllama")
     matcher = Matcher(True)
     assert matcher.covered_by(point, [memory]) is None
@@ -375,7 +375,7 @@ def test_nothing_is_not_always_a_refusal(text):
     assert not is_refusal(text)
 
 
-def test_a_store_of_the_whole_dialogue_covers_what_was_said_and_nothing_that_comes_later():
+def test_a_store_of_the_whole_dialogue_covers_past_turns_only():
     matcher, missing, early, points = Matcher(), [], [], 0
     for one in read_memory_dataset("demo").samples():
         turns: list[str] = []

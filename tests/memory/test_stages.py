@@ -40,7 +40,7 @@ def test_failed_questions_are_retried_and_the_restart_is_said(tmp_path):
     assert any("first session" in notice for notice in again.notices)
 
 
-def test_tokens_and_seconds_are_told_apart_by_step(tmp_path, monkeypatch):
+def test_tokens_and_seconds_are_counted_by_step(tmp_path, monkeypatch):
     monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
 
     class Spends(Notes):

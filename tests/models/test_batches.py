@@ -83,7 +83,7 @@ def test_a_run_is_one_batch_at_half_the_price(batched, tmp_path):
     assert usage.cost == pytest.approx(expected * 25)
 
 
-def test_what_is_cached_is_not_submitted(batched, tmp_path):
+def test_cached_requests_are_not_submitted(batched, tmp_path):
     server, task = batched
     karat.run(task(), questions(5), store=tmp_path / "k.db", batch=True)
     again = karat.run(task(), questions(8), store=tmp_path / "other.db", batch=True)

@@ -50,7 +50,7 @@ async def test_it_stops_before_it_is_exceeded(quick):
         assert budget.reserved == 0
 
 
-async def test_what_is_kept_costs_nothing(quick):
+async def test_cached_replies_cost_nothing(quick):
     with FakeProvider() as server:
         model = quick(server, prices=PRICES)
         first = models.Budget(1.0)

@@ -219,7 +219,7 @@ def test_example_scope_and_occurrence_change_the_key_of_samples_only(field):
         assert (key_of(model, request, **{field: SAMPLES[field]}) != key_of(model, request)) is differs
 
 
-def test_deterministic_says_whether_examples_share_an_answer_whatever_the_temperature():
+def test_deterministic_tells_whether_examples_share_a_reply_at_any_temperature():
     """Many current models refuse temperature 0."""
     model = models.get("m@http://127.0.0.1:1/v1")
     for temperature in (0, 1.0, None):

@@ -181,7 +181,7 @@ def test_recordings_nest_and_end():
 
 
 @pytest.mark.parametrize("value", [float("nan"), object()])
-def test_what_is_added_to_a_plain_call_is_checked_before_it_is_stored(provider, value):
+def test_metadata_of_a_plain_call_is_checked_before_it_is_stored(provider, value):
     model = models.get(provider.spec())
 
     async def annotated(question):

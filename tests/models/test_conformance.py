@@ -578,7 +578,7 @@ EXAMPLES = (
 @pytest.mark.parametrize(
     "rules", [each for each in RULES if each.efforts is not None], ids=lambda r: r.pattern
 )
-def test_an_effort_that_a_model_lacks_is_refused_by_name_and_others_are_not(rules, effort, monkeypatch):
+def test_an_effort_that_a_model_lacks_is_refused_by_name(rules, effort, monkeypatch):
     owners = {"claude": "anthropic", "grok": "xai"}
     provider = next((owner for family, owner in owners.items() if family in rules.pattern), "openai")
     monkeypatch.setenv(f"{provider.upper()}_API_KEY", "a-key-for-tests")
@@ -592,7 +592,7 @@ def test_an_effort_that_a_model_lacks_is_refused_by_name_and_others_are_not(rule
 
 
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.pattern)
-def test_what_is_known_of_a_model_has_a_source_and_a_day(rules):
+def test_facts_about_a_model_have_a_source_and_a_date(rules):
     assert re.search(r"\w+\.\w+/", rules.source)
     assert re.search(r"\b20\d\d-\d\d-\d\d\b", rules.source)
 
@@ -619,7 +619,7 @@ KNOWN_REFUSALS = [
 
 
 @pytest.mark.parametrize(("spec", "parameters", "said"), KNOWN_REFUSALS)
-def test_what_is_known_to_be_refused_is_said_before_the_first_record(spec, parameters, said):
+def test_a_known_refusal_is_reported_before_the_first_record(spec, parameters, said):
     with pytest.raises(models.ParameterRefused, match=said):
         models.get(spec, **parameters)
     with pytest.raises(models.ParameterRefused, match=said):
@@ -649,7 +649,7 @@ def test_what_is_known_to_be_refused_is_said_before_the_first_record(spec, param
         ("openai/some-model-of-next-year", {"temperature": 0, "effort": "max"}),
     ],
 )
-def test_what_is_not_known_to_be_refused_is_sent(spec, parameters):
+def test_a_parameter_without_a_known_refusal_is_sent(spec, parameters):
     models.get(spec, **parameters)
 
 
@@ -687,7 +687,7 @@ def test_the_same_prompt_runs_on_models_that_accept_temperature_and_that_refuse_
         assert server.count == 1  # one failure of the run, not one of each record
 
 
-async def test_a_full_window_is_no_answer(monkeypatch):
+async def test_a_full_context_window_is_a_failure(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k" * 20)
     with FakeProvider({"": {"text": "so far", "finish_reason": "model_context_window_exceeded"}}) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
@@ -760,7 +760,7 @@ async def test_a_pause_takes_no_retry_away(monkeypatch):
     assert [attempt.error for attempt in reply.attempts] == ["BrokenBody"]
 
 
-async def test_the_usage_of_a_paused_turn_is_unknown_where_a_part_does_not_say_it(monkeypatch):
+async def test_the_usage_of_a_paused_turn_is_unknown_if_a_part_omits_it(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k" * 20)
     for bad in (None, (-1, 5), ("many", 5)):
         with FakeProvider([_turn("One, ", usage=bad), _turn("two.", "end_turn")]) as server:

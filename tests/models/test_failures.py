@@ -46,7 +46,7 @@ async def test_a_timeout(quick):
         assert len(error.attempts) == 1
 
 
-async def test_a_connection_that_does_not_come_in_time(define):
+async def test_a_connection_that_times_out(define):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as busy, contextlib.ExitStack() as stack:
         for _ in range(8):  # nobody accepts: when its queue is full, who comes next waits
             waiting = stack.enter_context(socket.socket())
@@ -149,7 +149,7 @@ async def test_passing_failures_are_asked_again(quick, status):
         assert server.count == 3
 
 
-async def test_when_retries_are_used_up_all_attempts_are_told(quick):
+async def test_exhausted_retries_list_all_attempts(quick):
     with FakeProvider(rates={"500": 1.0}) as server:
         error = await failure(server, quick, models.ServerFailed, retries="{limit: 4, base: 0.0001}")
         assert len(error.attempts) == 5
@@ -207,7 +207,7 @@ async def test_one_useless_answer_of_several_spoils_the_call_and_is_not_kept(qui
     assert models.cache_stats()["entries"] == 0
 
 
-async def test_a_refusal_is_no_answer(quick):
+async def test_a_refusal_is_a_failure(quick):
     message = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
     raw = {"raw": {"choices": [{"message": message, "finish_reason": "stop"}]}}
     with FakeProvider(lambda body: raw) as server:
@@ -309,7 +309,7 @@ async def test_a_wait_that_is_longer_than_allowed_is_named(quick, says):
         assert server.count == 1
 
 
-async def test_a_form_that_the_server_has_no_way_for_is_told_with_the_remedy(quick):
+async def test_a_schema_that_the_server_cannot_enforce_is_refused_with_the_fix(quick):
     failing = Failing(status=400, message="response_format is not supported")
     with FakeProvider(failures={1: failing, 2: failing}) as server:
         assert "structured: prompt" in str(await failure(server, quick, models.BadRequest))

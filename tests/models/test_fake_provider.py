@@ -20,7 +20,7 @@ def ask(server, text, **parameters):
     return models.get(server.spec()).generate_sync(text, **parameters).text
 
 
-def test_it_echoes_unless_told_otherwise():
+def test_it_echoes_by_default():
     with FakeProvider() as server:
         assert ask(server, "hello") == "hello"
         assert server.requests[0]["messages"][0]["content"] == "hello"
@@ -60,7 +60,7 @@ def failing(rates, seed, texts):
         return dict(zip(texts, asyncio.run(all_of_them()), strict=True))
 
 
-def test_the_same_requests_fail_whatever_their_order():
+def test_the_same_requests_fail_in_any_order():
     texts = [f"text {n}" for n in range(300)]
     first = failing({"500": 0.2, "429": 0.1}, 1, texts)
     assert first == failing({"500": 0.2, "429": 0.1}, 1, texts[::-1])
@@ -94,7 +94,7 @@ def test_in_a_process_of_its_own():
         assert server.stats()["count"] == 1
 
 
-def test_a_port_that_is_taken_is_told():
+def test_a_port_in_use_is_reported():
     with FakeProvider() as server, pytest.raises(OSError, match="address already in use"):
         FakeProvider(port=server.port).__enter__()
 
@@ -128,7 +128,7 @@ def test_what_could_never_happen_is_refused(options, refuses):
         FakeProvider(**options)
 
 
-def test_a_shell_is_told_in_one_sentence():
+def test_a_shell_gets_one_sentence():
     command = [sys.executable, "-m", "karat.testing", "--rates", '{"dropp": 0.1}']
     said = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert said.returncode == 2

@@ -125,7 +125,7 @@ async def test_cancelling_ends_the_request(provider):
         await asyncio.sleep(0.001)
 
 
-async def test_what_the_caller_does_to_its_messages_later_changes_nothing(provider):
+async def test_later_changes_of_the_messages_have_no_effect(provider):
     messages = [{"role": "user", "content": "first"}]
     with models.recording(example="e") as calls:
         reply = await models.get(provider.spec()).generate(messages)

@@ -130,7 +130,7 @@ async def test_a_large_reply_is_read_beside_other_calls(quick, monkeypatch):
     assert [name == "karat-models" for name in threads] == [False, True] * 2
 
 
-async def test_a_validator_that_does_not_end_is_left_behind_at_the_timeout(quick):
+async def test_an_endless_validator_is_abandoned_at_the_timeout(quick):
     release = threading.Event()
 
     class Stubborn(pydantic.BaseModel):
@@ -232,7 +232,7 @@ async def test_an_encoding_that_was_not_asked_for_is_not_asked_for_again(quick):
 
 @pytest.mark.parametrize("status", [400, 401, 500])
 @pytest.mark.parametrize("body", [b"[" * 200_000, b"\xff\xfe{", b'{"error": "\xff"}', b"", b"null", b"[[]]"])
-async def test_an_error_body_that_is_no_json_is_a_failure_with_its_status(quick, status, body):
+async def test_an_error_body_that_is_not_json_is_a_failure_with_its_status(quick, status, body):
     failing = Failing(status=status, body=body)
     expected = {400: models.BadRequest, 401: models.CredentialsRefused, 500: models.ServerFailed}[status]
     with FakeProvider(failures=dict.fromkeys(range(1, 9), failing)) as server, pytest.raises(expected):
@@ -253,7 +253,7 @@ async def test_an_error_in_a_list_with_status_200_is_what_it_says(quick):
 
 
 @pytest.mark.parametrize("logprob", ["nan", "-inf", "NaN", None, {}, "x"])
-async def test_a_logprob_that_is_no_finite_number_is_not_recorded(quick, logprob):
+async def test_a_logprob_that_is_not_finite_is_not_recorded(quick, logprob):
     def choice(content):
         return {"choices": [{"message": {"content": "a"}, "logprobs": {"content": content}}]}
 
@@ -476,7 +476,7 @@ async def test_a_key_in_a_header_is_not_repeated(quick, monkeypatch, refuses):
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
-async def test_a_certificate_that_is_not_trusted_is_said_to_be_the_problem(tmp_path, define):
+async def test_an_untrusted_certificate_is_named_as_the_problem(tmp_path, define):
     subprocess.run(
         [
             "openssl",
@@ -517,7 +517,7 @@ async def test_a_certificate_that_is_not_trusted_is_said_to_be_the_problem(tmp_p
         thread.join()
 
 
-async def test_a_server_that_does_not_speak_tls_is_said_so(define, provider):
+async def test_a_server_without_tls_is_reported_as_such(define, provider):
     define(f"tls:\n  model: m\n  base_url: {provider.url.replace('http:', 'https:')}\n")
     with pytest.raises(models.CertificateRejected, match="TLS failed"):
         await models.get("tls").generate("x")
@@ -600,7 +600,7 @@ async def test_a_reply_that_cannot_be_trusted_is_broken(quick, api, raw):
             await model.generate("?")
 
 
-async def test_tool_calls_with_the_same_id_are_told_apart(quick):
+async def test_tool_calls_with_the_same_id_are_distinguished(quick):
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     raw = {"choices": [{"message": {"content": None, "tool_calls": [call, call]}, "finish_reason": "stop"}]}
     with FakeProvider([{"raw": raw}]) as server:
@@ -669,7 +669,7 @@ async def test_a_stream_ends_with_its_last_event_although_the_connection_stays_o
         ": only comments\n\n",
     ],
 )
-async def test_a_stream_without_its_end_is_no_answer(quick, body):
+async def test_a_stream_without_its_end_fails(quick, body):
     cut = Failing(body=body, headers={"X": "y"})
     with FakeProvider(failures={1: cut, 2: cut}) as server:
         model = quick(server, retries="{limit: 1, base: 0.0001}")
@@ -687,21 +687,21 @@ async def test_a_stream_without_its_end_is_no_answer(quick, body):
         ("model_length", models.ContextTooLong),
     ],
 )
-def test_what_a_server_broke_off_in_its_own_words_is_no_answer(reason, failure):
+def test_a_reply_that_the_server_marks_as_incomplete_fails(reason, failure):
     choice = {"index": 0, "message": {"role": "assistant", "content": "half"}, "finish_reason": reason}
     body = json.dumps({"model": "m", "choices": [choice]}).encode()
     with pytest.raises(failure):
         read_reply(models.get("m@http://127.0.0.1:1/v1").endpoint, body, 0.1)
 
 
-def test_a_turn_that_is_paused_for_compaction_is_no_answer():
+def test_a_turn_paused_for_compaction_is_not_a_reply():
     raw = {"content": [{"type": "text", "text": "half"}], "stop_reason": "compaction"}
     endpoint = models.get("m@http://127.0.0.1:1/v1", api="anthropic").endpoint
     with pytest.raises(models.IncompleteAnswer):
         read_reply(endpoint, json.dumps(raw).encode(), 0.1)
 
 
-def test_comments_between_tool_calls_are_no_part_of_the_answer():
+def test_comments_between_tool_calls_are_not_part_of_the_answer():
     def message(text, phase):
         content = [{"type": "output_text", "text": text}]
         return {"type": "message", "role": "assistant", "phase": phase, "content": content}

@@ -164,7 +164,7 @@ def test_any_part_of_an_event_may_be_something_else(endpoint_of, api, parts):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_the_frame_of_a_stream_in_another_order_is_no_other_answer(endpoint_of, api):
+def test_the_order_of_stream_fields_does_not_change_the_reply(endpoint_of, api):
     """A piece of text that is lost cannot be noticed, an event of the frame can."""
     endpoint = endpoint_of(api)
     data = events(api, whole(api, **PARTS["tools"]))
@@ -276,7 +276,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("way", BROKEN)
-async def test_what_is_not_a_reply_is_one_typed_failure(define, monkeypatch, way, stream):
+async def test_a_malformed_reply_is_one_typed_failure(define, monkeypatch, way, stream):
     monkeypatch.setattr(_transport, "LARGEST_BODY", 4 << 20)
     async with talking(define, monkeypatch, BROKEN[way]):
         with pytest.raises(KaratError) as failed, models.recording(example="e") as calls:

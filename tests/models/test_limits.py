@@ -101,7 +101,7 @@ async def test_a_pause_holds_everybody():
     assert min(server.started) >= 1030
 
 
-async def test_giving_up_while_waiting_leaves_the_place_to_others():
+async def test_a_cancelled_waiter_frees_its_slot():
     clock = FakeClock()
     limiter = Limiter(Limits(concurrency=1), clock)
     held = await limiter.acquire(0)
@@ -117,7 +117,7 @@ async def test_giving_up_while_waiting_leaves_the_place_to_others():
 
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(["ok", "limited", "failed", "wait"]), max_size=200), st.integers(1, 40))
-async def test_whatever_happens_the_limit_stays_in_bounds(events, concurrency):
+async def test_the_adaptive_limit_stays_in_bounds(events, concurrency):
     clock = FakeClock()
     limiter = Limiter(Limits(concurrency=concurrency), clock)
     for event in events:
@@ -186,7 +186,7 @@ async def test_nothing_left_pauses_the_model(quick):
         assert shared().service.limiter(get("quick").endpoint).cuts == 1
 
 
-async def test_retry_after_holds_everybody_and_not_only_who_was_told(quick):
+async def test_retry_after_pauses_all_requests_of_the_model(quick):
     """The second request begins when the first one was told that it may, not before."""
     from karat.models._runtime import shared
     from karat.models._service import Service
@@ -210,7 +210,7 @@ async def test_retry_after_holds_everybody_and_not_only_who_was_told(quick):
     assert all(wait >= 29 for wait in clock.slept)
 
 
-async def test_a_wait_that_nobody_keeps_to_holds_nobody_up(quick):
+async def test_a_wait_beyond_the_limit_does_not_delay_other_requests(quick):
     with FakeProvider(failures={1: Failing(status=429, headers={"retry-after": "3600"})}) as server:
         model = quick(server)
         with pytest.raises(RateLimited):

@@ -104,7 +104,7 @@ def test_there_are_as_many_calls_at_once_as_slots(monkeypatch):
     assert Local().concurrency == 2
 
 
-def test_what_answers_does_not_embed(small):
+def test_a_chat_model_does_not_embed(small):
     with pytest.raises(RequestError, match="use local/wordllama"):
         small.embed_sync(["a"])
 
@@ -175,12 +175,12 @@ def test_nothing_is_printed_and_the_process_ends(folder):
 
 
 @pytest.mark.parametrize("name", ["smollm", "absent.gguf", "some/where/else.gguf"])
-def test_what_is_not_there_is_told_at_once(name):
+def test_a_missing_file_is_reported_at_once(name):
     with pytest.raises(RequestError, match=r"local/"):
         models.get(f"local/{name}")
 
 
-async def test_a_file_that_is_no_model(folder):
+async def test_a_file_that_is_not_a_model(folder):
     (folder / "x.gguf").write_bytes(b"GGUF" + b"\0" * 64)
     with pytest.raises(RequestError, match=r"x\.gguf"):
         await models.get(f"local/{folder / 'x.gguf'}").generate("hi")

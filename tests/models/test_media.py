@@ -174,7 +174,7 @@ def test_a_record_cannot_name_a_file_outside_of_the_current_folder(files, path, 
         assert (run.counts.failed, server.count) == (1, 0)
 
 
-def test_an_object_that_is_no_part_stays_json(files):
+def test_an_object_that_is_not_a_part_stays_json(files):
     rows = [
         {"type": "image"},
         {"type": "image", "path": 3},

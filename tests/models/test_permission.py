@@ -53,7 +53,7 @@ async def test_permission_may_take_its_time(quick):
     assert server.count == 1
 
 
-async def test_what_is_cached_needs_no_permission(quick):
+async def test_cached_requests_need_no_permission(quick):
     with FakeProvider() as server:
         model = quick(server)
         with models.recording(example="1"):
@@ -125,7 +125,7 @@ async def test_service_and_queue_time_are_recorded_apart(provider, define):
     assert again[0].queue_seconds == 0
 
 
-async def test_a_call_that_fails_has_its_times_too(quick):
+async def test_a_failed_call_records_its_times(quick):
     with FakeProvider(rates={"500": 1.0}) as server:
         model = quick(server, retries="{limit: 2, base: 0.001}")
         with models.recording(example="1") as calls, pytest.raises(models.ServerFailed):

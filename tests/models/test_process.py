@@ -179,7 +179,7 @@ def test_an_interrupt_between_handing_work_over_and_waking_the_loop_costs_no_fur
     background.stop()
 
 
-def test_errors_cross_too():
+def test_errors_cross_threads():
     background = Background()
 
     async def broken():

@@ -90,7 +90,7 @@ async def test_an_answer_of_a_given_form(model):
 
 
 @only(ANTHROPIC)
-async def test_a_form_that_the_server_does_not_hold_the_model_to_is_checked(model):
+async def test_a_schema_that_the_server_does_not_enforce_is_checked(model):
     """llama.cpp has no field for a schema in this format, and these weights have no template for a forced tool."""
     with pytest.raises(models.SchemaMismatch) as failed:
         await ask(model, "A color?", schema=COLOR, max_tokens=8, temperature=0)

@@ -149,7 +149,7 @@ def held(cache):
     return [list(_rows(path.read_bytes())) for path in sorted(cache.parent.glob("*.journal"))]
 
 
-def test_what_was_committed_does_not_come_back_behind_shorter_rows(cache):
+def test_old_rows_do_not_reappear_behind_shorter_ones(cache):
     journals = Journals(cache)
     for key in (b"a", b"b", b"c"):
         journal = journals.put(row(key))

@@ -277,7 +277,7 @@ async def test_a_header_of_models_yaml_is_kept_as_secret_as_a_key(
 
 
 @pytest.mark.parametrize("name", ["Authorization", "X-Api-Key", "api-key", "Token", "Cookie", "X-Auth-Token"])
-def test_a_header_named_like_a_key_is_a_secret_whatever_it_looks_like(name):
+def test_a_header_named_like_a_key_is_a_secret_for_any_value(name):
     endpoint = msgspec.structs.replace(resolve("m@http://127.0.0.1:1/v1"), headers={name: "swordfish"})
     assert secrets_of(endpoint) == ("swordfish",)
 
@@ -292,7 +292,7 @@ def test_a_header_whose_name_only_sounds_like_a_key_is_none(name):
     "value",
     ["application/json", "application/json; charset=utf-8", "production", "us-east-1", "2023-06-01", "fast"],
 )
-async def test_what_is_ordinary_in_a_header_stays_in_answers(provider, define, value):
+async def test_common_header_values_are_not_redacted(provider, define, value):
     define(f"mine: {{model: m, base_url: '{provider.url}', headers: {{X-Route: '{value}'}}}}\n")
     assert (await models.get("mine").generate(f"say {value}")).text == f"say {value}"
 
@@ -304,7 +304,7 @@ def test_a_check_does_not_repeat_an_address_with_a_secret(spec):
     assert CANARY not in str(models.check(spec))
 
 
-async def test_where_a_redirection_leads_is_told_without_its_secrets(provider, define):
+async def test_the_target_of_a_redirection_is_shown_without_secrets(provider, define):
     define(f"mine: {{model: m, base_url: '{provider.url}', headers: {{X-Gateway: {CANARY[3:]}}}}}\n")
     leads = f"https://user:{CANARY}@example.org/{CANARY[3:]}/v1?key={CANARY}"
     provider.script.failures = {1: Failing(status=307, headers={"Location": leads})}

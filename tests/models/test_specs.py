@@ -66,7 +66,7 @@ def test_defaults_come_from_the_environment(monkeypatch):
 @pytest.mark.parametrize(
     "spec", ["gpt-4o-mini", "opnai/gpt-4o", "openai/", "@http://h/v1", "m@http://", "m@http://h:0/v1"]
 )
-def test_what_cannot_be_meant_is_told(spec):
+def test_impossible_requests_are_refused(spec):
     with pytest.raises(RequestError):
         resolve(spec)
 
@@ -118,7 +118,7 @@ hasty: {model: local/smollm2-135m, timeouts: {read: 5}}
     assert resolve("openai/gpt-4o-mini").timeouts == models.Timeouts()
 
 
-async def test_each_field_of_models_yaml_does_what_it_says(define, provider, monkeypatch):
+async def test_each_field_of_models_yaml_has_an_effect(define, provider, monkeypatch):
     monkeypatch.setenv("MY_KEY", "the-key-of-mine")
     monkeypatch.setenv("MY_TEAM", "the-team-of-mine")
     define(f"""
@@ -148,7 +148,7 @@ mine:
     assert reply.usage.cost == pytest.approx((10 * 1000 + 6 * 2000) / 1e6)
 
 
-def test_a_header_can_choose_the_model_so_it_is_part_of_the_identity(define):
+def test_a_header_is_part_of_the_identity(define):
     where = "model: m, base_url: 'http://127.0.0.1:1/v1'"
     define(
         f"a: {{{where}}}\nb: {{{where}, headers: {{X-Route: x}}}}\nc: {{{where}, headers: {{X-Route: y}}}}\n"
@@ -199,7 +199,7 @@ e: {model: m, headers: {Authorization: Bearer sk-very-secret-value}}
 @pytest.mark.parametrize(
     "text", ["- a\n- b\n", "a: [", "a: !!python/object/apply:os.getcwd []\n", "a: openai/x\n"]
 )
-def test_a_file_that_is_no_models_yaml(define, text):
+def test_a_file_that_is_not_a_models_yaml(define, text):
     define(text)
     with pytest.raises(ConfigError, match=r"models\.yaml"):
         resolve("a")

@@ -59,7 +59,7 @@ def test_a_record_that_fails_keeps_its_error_and_its_attempts(quick, folder):
         assert output.trace[0].error.startswith("ServerFailed")
 
 
-def test_an_answer_that_does_not_fit_is_kept_as_it_came(quick):
+def test_a_reply_that_does_not_fit_is_kept_unchanged(quick):
     with FakeProvider(["no", "still no"]) as server:
         task = PromptTask("{input}", model=quick(server), schema={"type": "object"})
         run = karat.run(task, questions(1), store="memory://")
@@ -68,7 +68,7 @@ def test_an_answer_that_does_not_fit_is_kept_as_it_came(quick):
     assert len(failure.metadata["attempts"]) == 2
 
 
-def test_a_record_succeeds_although_others_fail(quick):
+def test_a_record_succeeds_while_others_fail(quick):
     with FakeProvider(failures={1: Failing(status=400, message="a bad question")}) as server:
         run = karat.run(
             PromptTask("{input}", model=quick(server)), questions(5), store="memory://", concurrency=1
@@ -127,7 +127,7 @@ def test_a_refused_key_stops_a_run_also_when_the_task_catches_it(quick, how):
         assert server.count <= 4
 
 
-def test_a_refused_key_is_no_score_when_a_judge_catches_it(quick):
+def test_a_refused_key_is_not_a_score_when_a_judge_catches_it(quick):
     with FakeProvider(rates={"401": 1.0}) as server:
         model = quick(server)
 
@@ -252,7 +252,7 @@ def test_a_parameter_called_model_gets_the_default_model(provider, monkeypatch, 
         karat.run(task, questions(2), store="memory://")
 
 
-def test_whoever_waits_for_a_turn_or_to_ask_again_is_told_at_once(quick):
+def test_waiting_requests_learn_of_a_stop_at_once(quick):
     """Two are let through a second and one has to wait for long: nobody may hold the run up for that."""
     ways = {1: Failing(status=503, headers={"retry-after": "100"}), 2: 401}
     with FakeProvider(latency=0.05, failures=ways) as server:
@@ -329,7 +329,7 @@ other: {{model: b, base_url: "{server.url}"}}
         (None, dict.fromkeys(range(1, 20), Failing(drop=True)), None, 0),  # perhaps charged: nobody knows
     ],
 )
-def test_what_a_failed_call_cost_is_counted_too(quick, answers, failures, cost, output_tokens):
+def test_the_cost_of_a_failed_call_is_counted(quick, answers, failures, cost, output_tokens):
     with FakeProvider(answers, failures=failures) as server:
         model = quick(server, prices=PRICES, retries="{limit: 1, base: 0.0001}")
         task = PromptTask("{input}", model=model, schema={"type": "object"})
@@ -375,7 +375,7 @@ silent: {{model: b, base_url: "{silent.url}", prices: {PRICES}}}
         models.close()  # ends the threads that still wait
 
 
-def test_a_judge_that_has_no_time_left_has_paid_too(quick):
+def test_a_judge_that_times_out_records_its_cost(quick):
     with FakeProvider(lambda body: {"text": "x", "usage": (10, 5)}) as server:
         model = quick(server, prices=PRICES)
 

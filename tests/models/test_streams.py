@@ -112,7 +112,7 @@ def test_events_without_an_empty_line_between_them_are_read(api):
     assert read(api, body).choices[0].text == "".join(TEXT)
 
 
-def test_a_stream_that_is_cut_anywhere_is_no_answer_or_the_whole_one(api):
+def test_a_truncated_stream_fails_or_has_the_whole_reply(api):
     body = stream(api, *TEXT)
     for end in range(len(body)):
         try:
@@ -132,7 +132,7 @@ def test_a_stream_that_is_cut_anywhere_is_no_answer_or_the_whole_one(api):
         b"data: <html>\n\n",
     ],
 )
-def test_an_event_that_cannot_be_read_is_no_answer(api, wrong):
+def test_an_unreadable_event_fails(api, wrong):
     first, blank, rest = stream(api, *TEXT).partition(b"\n\n")
     with pytest.raises(models.BrokenBody):
         read(api, first + blank + wrong + rest)
@@ -294,7 +294,7 @@ async def test_a_stream_in_packets_of_one_byte_is_read(define, api):
     assert reply.first_token_seconds > 0
 
 
-async def test_a_connection_that_ends_in_the_middle_is_no_answer(define, api):
+async def test_a_connection_that_closes_early_fails(define, api):
     body = stream(api, *TEXT)
     async with sending(define, body[: len(body) // 2]):
         with pytest.raises(models.BrokenBody):
@@ -376,7 +376,7 @@ TWO = [("a", "f", {"x": 1}), ("b", "g", {"y": 2})]
     ],
     ids=["interleaved", "the same index", "the same index in pieces", "repeated id and name"],
 )
-def test_parallel_tool_calls_are_told_apart(pieces):
+def test_parallel_tool_calls_are_distinguished(pieces):
     assert calls_in(*pieces) == TWO
 
 

@@ -67,7 +67,7 @@ async def test_one_repair_is_asked_for(quick):
         assert (again.parsed, again.cached, server.count) == ({"city": "Rome"}, True, 2)
 
 
-async def test_what_still_does_not_fit_is_an_error_with_the_raw_text_and_is_not_kept(quick):
+async def test_an_invalid_repaired_reply_is_an_error_and_is_not_cached(quick):
     with FakeProvider(["no", "still no", '{"city": "Rome"}']) as server:
         with pytest.raises(models.SchemaMismatch, match="not JSON") as caught, models.recording(example="e"):
             await quick(server).generate("q", schema=CITY)
@@ -104,7 +104,7 @@ async def test_anthropic_is_held_to_the_form_by_a_tool(monkeypatch):
         assert server.requests[0]["tools"][0]["input_schema"]["properties"].keys() == {"city", "people"}
 
 
-async def test_anthropic_and_a_form_that_is_no_object(monkeypatch):
+async def test_anthropic_and_a_schema_that_is_not_an_object(monkeypatch):
     with FakeProvider(
         lambda body: {"text": None, "tool_calls": [{"name": "answer", "arguments": {"answer": [1, 2]}}]}
     ) as server:
@@ -154,7 +154,7 @@ def test_strict_is_for_schemas_that_allow_it():
 
 
 @pytest.mark.parametrize("text", [None, "Here it is."])
-async def test_what_is_to_be_repaired_is_shown_as_it_was_answered(monkeypatch, text):
+async def test_the_repair_request_quotes_the_reply(monkeypatch, text):
     """Anthropic answers through a tool, mostly without any text."""
     inputs = iter([{"town": "Rome"}, {"city": "Rome"}])
 
@@ -194,7 +194,7 @@ def resolves(schema):
     return list(Draft202012Validator(schema).iter_errors(value)) == []
 
 
-async def test_openai_takes_only_objects_so_that_others_are_wrapped(quick):
+async def test_openai_schemas_that_are_not_objects_are_wrapped(quick):
     with FakeProvider('{"answer": [{"city": "Rome"}]}') as server:
         reply = await quick(server).generate("q", schema=Cities)
         assert reply.parsed == Cities([City(city="Rome")])

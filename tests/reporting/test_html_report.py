@@ -111,7 +111,7 @@ def test_the_sections_have_their_plots_tables_and_settings(sample):
     assert "openai/medium" in text["Made with"]
 
 
-def test_a_report_on_one_run_has_only_what_is_its_own(sample):
+def test_a_report_on_one_run_has_only_its_own_results(sample):
     first, second = sample.runs[:2]
     page = check_safe(html_report(sample.store, summarise(sample.store, [first.id])))
     assert "Paired differences" not in page.text

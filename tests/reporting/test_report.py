@@ -254,7 +254,7 @@ def test_comparing_runs_hides_nothing_that_was_judged_before(store):
     assert macro.lowest < macro.value < macro.highest
 
 
-def test_what_is_still_pending_is_in_the_denominator(store):
+def test_pending_items_are_in_the_denominator(store):
     run = run_at(store, 0.9)
 
     def sometimes(outputs, expected, example):

@@ -131,7 +131,7 @@ def test_the_example_in_krippendorffs_own_paper() -> None:
     assert krippendorff_alpha(units, "interval").value == pytest.approx(0.849, abs=5e-4)
 
 
-def test_total_agreement_is_no_certainty() -> None:
+def test_total_agreement_still_has_an_interval() -> None:
     summary = agreement_between("aabb" * 5, "aabb" * 5)
     for estimate in (summary.percent, summary.kappa, summary.alpha):
         assert (estimate.value, estimate.high) == (1, 1)
@@ -153,7 +153,7 @@ def test_total_agreement_is_no_certainty() -> None:
         krippendorff_alpha([]),
     ],
 )
-def test_what_is_undefined_is_none_with_the_reason(estimate: object) -> None:
+def test_an_undefined_estimate_is_none_with_the_reason(estimate: object) -> None:
     assert estimate.value is None  # type: ignore[attr-defined]  # every case is an Estimate
     assert estimate.metadata["reason"]  # type: ignore[attr-defined]
 

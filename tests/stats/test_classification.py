@@ -68,7 +68,7 @@ def test_what_cannot_be_said_of_a_class_is_none_with_the_reason(says) -> None:
     assert found.macro.precision.value == pytest.approx(0.3)  # (0.6 + 0) / 2
 
 
-def test_all_right_is_no_certainty() -> None:
+def test_all_correct_still_has_an_interval() -> None:
     found = classification_metrics(["a", "b"], [[10, 0], [0, 20]])
     assert found.macro.f1.value == 1
     assert 0.85 < found.macro.f1.low < 0.95

@@ -28,7 +28,7 @@ def values(rows, of=None):
 
 @settings(max_examples=25, deadline=None)
 @given(cells, st.integers(1, 2))
-def test_whatever_the_missing_items_were(rows, missing):
+def test_bounds_allow_for_any_missing_scores(rows, missing):
     bounded = values(rows, of=sum(map(sum, rows)) + missing)
     places = list(itertools.product(range(CLASSES), repeat=2))
     for filled in itertools.combinations_with_replacement(places, missing):

@@ -41,7 +41,7 @@ def test_what_floats_lose_is_kept() -> None:
     assert total.fraction == Fraction(0.1) ** 2
 
 
-def test_integers_and_booleans_are_numbers_too() -> None:
+def test_integers_and_booleans_are_numbers() -> None:
     assert exact_sum([True, 2, 0.5]).value == 3.5
 
 

@@ -117,7 +117,7 @@ def strict() -> Iterator[None]:
 
 @pytest.mark.parametrize("what", NO_NUMBERS)
 @pytest.mark.parametrize("function", OF_SCORES | OF_PARAMETERS)
-def test_what_is_no_number_is_refused(function: str, what: str) -> None:
+def test_a_value_that_is_not_a_number_is_refused(function: str, what: str) -> None:
     with pytest.raises(StatisticsError):
         (OF_SCORES | OF_PARAMETERS)[function](NO_NUMBERS[what])
 

@@ -104,7 +104,7 @@ def test_nothing_and_one_have_no_spread() -> None:
     assert "one cluster" in mean_interval([0.7, 0.9], clusters="aa").metadata["reason"]
 
 
-def test_clusters_that_are_all_alike_leave_room_for_others() -> None:
+def test_identical_clusters_still_have_an_interval() -> None:
     found = mean_interval([0.0, 1.0] * 10, clusters=[place // 2 for place in range(20)])
     assert found.value == 0.5
     assert found.low < 0.4
@@ -186,7 +186,7 @@ def test_many_distinct_values_merge_to_the_same_interval(n: int, parts: int) -> 
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, "x", None])
-def test_what_is_no_number_is_refused(bad: object) -> None:
+def test_a_value_that_is_not_a_number_is_refused(bad: object) -> None:
     with pytest.raises(ValueError, match=r"values\[1\] is"):
         mean_interval([0.5, bad])
 

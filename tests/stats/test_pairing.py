@@ -390,7 +390,7 @@ def test_holm_does_not_count_tests_that_were_not_made() -> None:
 
 @pytest.mark.parametrize("test", ["auto", "t", "bootstrap", "permutation"])
 @pytest.mark.parametrize("clusters", [None, [0, 1, 1, 2, 0, 2, 3]])
-def test_rounding_errors_are_no_spread(test: Any, clusters: list[int] | None) -> None:
+def test_rounding_errors_are_not_spread(test: Any, clusters: list[int] | None) -> None:
     """4.1 − 4.0 and 1.1 − 1.0 differ in their last bits: that made intervals of no width."""
     before = [4.0, 5.0, 1.0, 0.0, 7.0, 501.8, 0.3]
     result = paired(before, [score + 0.1 for score in before], clusters, test=test, n_resamples=500)

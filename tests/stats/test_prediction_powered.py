@@ -38,7 +38,7 @@ def test_many_labels_give_the_interval_of_ppi_python() -> None:
     assert (ours.low, ours.high) == pytest.approx((low, high), abs=2e-5)
 
 
-def test_a_good_judge_narrows_and_a_useless_one_does_no_harm() -> None:
+def test_a_good_judge_narrows_the_interval_and_a_useless_one_does_no_harm() -> None:
     alone = mean_interval(labels)
     ours = ppi(labels, judged_labels, judged_all, bounds=(0, 1))
     assert ours.high - ours.low < 0.9 * (alone.high - alone.low)
@@ -56,7 +56,7 @@ def test_a_judge_that_errs_one_way_is_corrected() -> None:
     assert ours.low < 0.7 < ours.high
 
 
-def test_labels_that_are_all_alike_leave_room_for_others() -> None:
+def test_identical_labels_still_have_an_interval() -> None:
     same = ppi([1] * 10, [1] * 10, [1] * 100)
     # A share of 31 % zeros would have been missed by 10 labels with a probability of 2.5 %.
     assert same.low == pytest.approx(0.025**0.1, abs=3e-3)

@@ -137,7 +137,7 @@ async def test_a_commit_that_fails_when_its_time_is_up_reaches_everyone(briefly:
 
 
 @briefly
-async def test_whoever_is_cancelled_while_waiting_harms_nobody_and_loses_nothing(briefly: bool) -> None:
+async def test_a_cancelled_waiter_loses_no_slot(briefly: bool) -> None:
     backend = Counting(briefly=briefly)
     rows = appender(backend, slots=3)
     rows._delay = 3600.0

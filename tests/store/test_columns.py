@@ -628,7 +628,7 @@ def test_a_kill_while_segments_are_joined_loses_none(tmp_path: Path, monkeypatch
     assert found[-1] < 8
 
 
-def test_segments_that_are_deleted_meanwhile_are_not_joined(store: Store, small_segments: None) -> None:
+def test_segments_deleted_during_a_join_are_not_joined(store: Store, small_segments: None) -> None:
     run = karat.run(shout, examples(9), store=store)
     first, records, _ = next(iter(store.backend.segments(run.number)))
     store.backend.join_segments(run.number, first, first, records + 1, b"not a segment")

@@ -399,7 +399,7 @@ def test_what_somebody_works_on_is_not_removed(store: Store, refuses) -> None:
     assert store.remove(run.id) == [run.id]
 
 
-def test_what_is_made_while_its_parent_is_being_removed_is_seen(store: Store) -> None:
+def test_a_child_created_during_the_removal_of_its_parent_is_seen(store: Store) -> None:
     dataset = store.datasets.put(texts(["a"]))
     run = make_run(store, dataset)
     assert store.backend.delete([dataset.id]) == [run.id], "somebody was quicker: nothing is deleted"

@@ -239,7 +239,7 @@ def test_a_heartbeat_renews_the_lease_in_a_separate_thread(
     held.release()
 
 
-def test_a_store_that_fails_now_and_then_does_not_end_the_heartbeat(
+def test_a_store_that_fails_occasionally_does_not_end_the_heartbeat(
     shared: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = add_header(shared)
@@ -269,7 +269,7 @@ def test_of_two_that_take_over_one_wins(store: Store) -> None:
     assert store.backend.lease(run) == first
 
 
-def test_a_stage_that_could_not_say_that_it_ended_does_not_lock_itself_out(store: Store) -> None:
+def test_a_stage_that_could_not_release_its_lease_does_not_lock_itself_out(store: Store) -> None:
     run = add_header(store)
     faulty = FaultyBackend(store.backend)
     held = Held.take(faulty, run)

@@ -71,7 +71,7 @@ def test_a_row_has_the_example_the_output_and_every_result(store, data):
     assert set(failed.results) == {"right", "json_valid"}
 
 
-def test_items_that_are_missing_have_rows_too(store, data):
+def test_missing_items_have_rows(store, data):
     def stop(number: int) -> int:
         if number == 1:
             raise KeyboardInterrupt
@@ -260,7 +260,7 @@ def test_an_arrow_table_does_not_depend_on_how_many_records_are_read_at_once(rec
         assert found[0] == found[1]
 
 
-def test_attempts_are_told_apart_at_any_width_and_large_scores_are_whole_numbers(tmp_path, data):
+def test_attempts_are_distinguishable_at_any_width_and_large_scores_are_whole_numbers(tmp_path, data):
     def characters(outputs):
         return karat.Result("characters", 7843.5)
 

@@ -174,7 +174,7 @@ def test_a_record_of_one_mebibyte(store: Store) -> None:
     assert [r.payload for r in store.backend.scan(run, 0, 3)] == payloads
 
 
-def test_reuse_keys_find_only_what_is_ok_and_the_oldest_first(store: Store) -> None:
+def test_reuse_keys_find_only_ok_records_and_the_oldest_first(store: Store) -> None:
     first, second = add_header(store), add_header(store, "run-0000000002")
     keyed = [StoredRow(0, "1", 1, FAILED, b"a", b"failed"), StoredRow(1, "1", 1, SKIPPED, b"b", b"skipped")]
     store.backend.append(

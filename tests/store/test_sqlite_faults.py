@@ -235,7 +235,7 @@ def _overwrite(path: Path) -> None:
     ],
     ids=["truncated", "overwritten", "log truncated", "log overwritten", "index deleted"],
 )
-def test_a_stage_whose_records_cannot_be_read_back_is_no_success(
+def test_a_stage_whose_records_cannot_be_read_back_fails(
     tmp_path: Path, suffix: str, damage: Callable[[Path], None]
 ) -> None:
     """The connection that wrote them still finds them in its cache."""
@@ -260,7 +260,7 @@ def test_a_stage_whose_records_cannot_be_read_back_is_no_success(
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 @pytest.mark.parametrize("stage", ["aggregate", "copy"])
-def test_an_aggregation_or_a_copy_that_cannot_be_read_back_is_no_success(
+def test_an_aggregation_or_a_copy_that_cannot_be_read_back_fails(
     tmp_path: Path, suffix: str, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pages of a new store are all in the log, unless a checkpoint has just moved them to the file."""

@@ -84,7 +84,7 @@ def test_each_memory_store_is_its_own() -> None:
         assert not one.backend.shared
 
 
-def test_a_store_that_nobody_closes_is_closed_with_its_last_handle(tmp_path: Path) -> None:
+def test_a_store_is_closed_with_its_last_handle(tmp_path: Path) -> None:
     """Without the warning about a connection that ends open, which sqlite3 gives from Python 3.13 on."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -158,7 +158,7 @@ def test_a_file_that_is_not_there_has_a_near_name(tmp_path):
         RecordedOutputs(tmp_path)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path):
+def test_a_byte_order_mark_is_not_part_of_the_first_record(tmp_path):
     (tmp_path / "o.jsonl").write_bytes(
         b'\xef\xbb\xbf{"id": "q1", "output": 2}\r\n{"id": "q2", "output": 3}\r\n'
     )

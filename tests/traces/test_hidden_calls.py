@@ -323,7 +323,7 @@ def test_a_duplicate_key_makes_arguments_unreadable() -> None:
 @pytest.mark.parametrize(
     "text", ['{"path": "/tmp", "path": "/"}', '{"a": [{"b": 1, "c": 2, "b": 1}]}', '{"a": "\\u0022", "a": 1}']
 )
-def test_json_with_a_duplicate_key_is_unreadable_too(text: str) -> None:
+def test_json_with_a_duplicate_key_is_unreadable(text: str) -> None:
     message = {**LOOKED, "tool_calls": [{**LISTED, "function": {"name": "ls", "arguments": text}}]}
     (call,) = normalize([ASKED, message]).calls
     assert call.raw == text

@@ -31,7 +31,7 @@ def test_a_snapshot_is_its_state() -> None:
     assert normalize(snapshot([ASK, CALL, GOT, SAY], 1)).steps == WHOLE
 
 
-def test_of_a_history_the_newest_state_is_read_wherever_it_stands() -> None:
+def test_the_newest_state_of_a_history_is_read_at_any_position() -> None:
     states = [snapshot([ASK, CALL], 1), snapshot([ASK, CALL, GOT, SAY], 3), snapshot([ASK, CALL, GOT], 2)]
     read = normalize(states)
     assert read.steps == WHOLE
@@ -53,7 +53,7 @@ def test_a_stream_of_states() -> None:
     assert normalize(states).steps == WHOLE
 
 
-def test_two_attempts_are_no_stream_of_states() -> None:
+def test_two_attempts_are_not_a_stream_of_states() -> None:
     other = {**SAY, "content": "Rainy.", "id": "5"}
     assert len(normalize([{"messages": [ASK, SAY]}, {"messages": [ASK, CALL, other]}]).steps) == 5
 
@@ -83,7 +83,7 @@ def test_an_update_that_tells_messages_again_puts_them_in_their_order() -> None:
     assert normalize(updates).steps == normalize([ASK, CALL, late, GOT, SAY]).steps
 
 
-def test_a_message_that_is_changed_is_told_once_and_one_that_is_removed_was_there() -> None:
+def test_a_changed_message_is_reported_once_and_a_removed_one_is_kept() -> None:
     updates = [
         {"model": {"messages": [CALL, SAY]}},
         {"trim": {"messages": [{"type": "remove", "content": "", "id": "2"}]}},

@@ -200,7 +200,7 @@ def places(value: Any) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_field_nobody_knows_is_kept_wherever_it_stands(name: str) -> None:
+def test_an_unknown_field_is_kept_at_any_depth(name: str) -> None:
     for position in range(sum(1 for _ in places(ALL[name]))):
         document = copy.deepcopy(ALL[name])
         place = list(places(document))[position]
@@ -218,7 +218,7 @@ def test_the_users_message_of_an_export_is_a_step() -> None:
         ]
 
 
-def test_what_an_agent_was_given_and_gives_back_again_is_told_once() -> None:
+def test_input_messages_that_an_agent_returns_are_recorded_once() -> None:
     root = {
         "name": "agent",
         "run_type": "chain",
@@ -253,7 +253,7 @@ def test_a_system_prompt_beside_the_messages_is_a_step(request_: dict[str, Any])
     assert [step.role for step in steps].count("system") == 1
 
 
-def test_keys_that_are_no_text_are_readable_again() -> None:
+def test_keys_that_are_not_text_are_readable_again() -> None:
     for document in (
         [{"role": "user", "content": "hi", 1: "one"}],
         [{"role": "tool", "content": {1: 2}, "tool_call_id": "c", (1, 2): "pair"}],

@@ -99,7 +99,7 @@ def test_a_result_of_the_provider_follows_its_call(case: str) -> None:
     assert any(step.tool_result is not None for step in steps[first + 1 :])
 
 
-def test_a_search_of_the_provider_does_not_pass_for_no_call() -> None:
+def test_a_search_of_the_provider_counts_as_a_call() -> None:
     result = TrajectoryMatchEvaluator(mode="strict").evaluate(
         outputs=[ASKED, AIMessage(content=[SEARCH])], reference_outputs=[]
     )

@@ -66,7 +66,7 @@ def test_an_answer_is_what_the_message_around_it_holds(answer: Any) -> None:
 @pytest.mark.parametrize(
     "answer", ['{"output": "x"}', '{"content": "x"}', "sunny", {"content": "x"}, "{broken"]
 )
-def test_an_answer_that_is_no_message_stays_as_it_is(answer: Any) -> None:
+def test_a_reply_that_is_not_a_message_is_kept_unchanged(answer: Any) -> None:
     result = tool_run("look", {}, answer).result
     assert result is not None
     assert result.content == answer
@@ -87,7 +87,7 @@ def spans(tool: dict[str, Any], **status: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_malformed_call_that_was_run_all_the_same_is_told_once() -> None:
+def test_a_malformed_call_that_was_executed_is_reported_once() -> None:
     read = normalize(spans({"gen_ai.tool.call.arguments": "{oslo", "gen_ai.tool.call.result": "no JSON"}))
     assert [(call.id, call.raw) for call in read.calls] == [("c1", "{oslo")]
     assert [step.tool_result.call_id for step in read.steps if step.tool_result] == ["c1"]
@@ -153,7 +153,7 @@ def test_what_a_block_says_beside_a_call_is_an_extra_of_the_call() -> None:
     assert (step.content, step.tool_calls[0].extra) == ([], {"id": "fc_1"})
 
 
-def test_calls_that_langchain_could_not_read_are_calls_in_messages_with_a_role_too() -> None:
+def test_invalid_tool_calls_of_langchain_count_in_messages_with_a_role() -> None:
     bad = {"type": "invalid_tool_call", "id": "c1", "name": "look", "args": "{oslo", "error": "no JSON"}
     (call,) = normalize([{"role": "assistant", "content": "", "invalid_tool_calls": [bad]}]).calls
     assert (call.id, call.raw, call.extra) == ("c1", "{oslo", {"error": "no JSON"})

@@ -610,7 +610,7 @@ def test_langchain_invalid_tool_calls_are_malformed_calls() -> None:
     assert (call.name, call.raw) == ("f", "{x")
 
 
-def test_missing_and_empty_arguments_are_no_arguments() -> None:
+def test_missing_and_empty_arguments_count_as_no_arguments() -> None:
     for written in ("", "  ", None, "null", "{}"):
         message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": written}}]}
         assert normalize([message]).calls == [ToolCall(None, "f", {})]
@@ -702,7 +702,7 @@ def test_repeated_equal_calls_in_spans_are_all_kept() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 3, object(), {"answer": 4}, "", [1, 2], {}, [{"x": 1}]])
-def test_what_is_no_trajectory_says_so(value: Any) -> None:
+def test_a_value_that_is_not_a_trajectory_is_refused(value: Any) -> None:
     with pytest.raises(TraceError):
         normalize(value)
 

@@ -626,7 +626,7 @@ CALLED_TWICE = [
 
 
 @pytest.mark.parametrize("kind", ["function_call_v2", "FUNCTION_CALL"])
-def test_a_second_call_with_its_own_id_is_no_copy_of_the_first(kind: str) -> None:
+def test_a_second_call_with_another_id_is_not_a_copy(kind: str) -> None:
     second = {**CALLED_TWICE[0], "type": kind, "id": "fc_2", "call_id": "call_2"}
     with pytest.raises(TraceError, match="search"):
         normalize([*CALLED_TWICE, second])
@@ -671,7 +671,7 @@ def test_a_block_that_lost_its_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize("role", ["agent", "AI", "bot", "ASSISTANT"])
-def test_calls_in_the_text_of_an_agent_are_read_whatever_its_role_is_called(role: str) -> None:
+def test_calls_in_the_text_of_an_agent_are_read_for_any_role_name(role: str) -> None:
     assert [call.name for call in normalize([ASKED, {"role": role, "content": REACT}]).calls] == ["rm"]
     assert normalize([{"role": "user", "content": REACT}]).calls == []
 
@@ -768,7 +768,7 @@ def test_texts_that_only_look_like_calls_are_read(harmless: list[Any]) -> None:
     assert [call.name for call in normalize(harmless).calls] == ["rm"]
 
 
-def test_an_approval_is_no_call() -> None:
+def test_an_approval_is_not_a_call() -> None:
     question = {"type": "tool-approval-request", "approvalId": "a1", "toolCallId": "c1"}
     call = {"type": "tool-call", "toolCallId": "c1", "toolName": "rm", "input": {"path": "/"}}
     answer = {"type": "tool-approval-response", "approvalId": "a1", "approved": True}
@@ -800,5 +800,5 @@ def test_a_harmony_message_to_a_tool_is_a_call(content: Any) -> None:
         "The list [f(x)] has one item.",
     ],
 )
-def test_prose_about_calls_is_no_call(text: str) -> None:
+def test_prose_about_calls_is_not_a_call(text: str) -> None:
     assert normalize([ASKED, {"role": "assistant", "content": text}]).calls == []

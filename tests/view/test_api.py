@@ -524,7 +524,7 @@ def test_a_viewer_that_is_closed_stops_building(tmp_path, gate, cache):
     assert list(cache.parent.rglob("replies.db-columns/*")) == [], "neither the columns nor a part of them"
 
 
-def test_an_answer_that_does_not_come_is_given_up(viewer, world, monkeypatch):
+def test_a_reply_that_does_not_arrive_times_out(viewer, world, monkeypatch):
     monkeypatch.setattr("karat.view.server.GRACE", 0.05 - SECONDS)  # reading alone would take long enough
     path = f"/api/r/{world.first.id}/rows"
     with viewer.server.viewer._comparing, viewer.server.viewer._lock:  # a computation that nothing interrupts

@@ -97,7 +97,7 @@ def test_a_target_that_names_a_host_is_refused(served, place):
      b"GET / HTTP/1.1\r\nHost: x\r\n<b>echo\r\n\r\n", b"GET /\xffecho HTTP/1.1\r\nHost: x\r\n\r\n",
      b"GET /echo" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"],
 )  # fmt: skip
-def test_what_is_not_http_gets_the_headers_and_no_echo(served, request_bytes):
+def test_a_request_that_is_not_http_is_not_echoed(served, request_bytes):
     status, headers, body = raw_answer(served, request_bytes)
     assert status == 400
     assert HEADERS.items() <= headers.items()
@@ -337,7 +337,7 @@ def slow_clients(served):
         each.close()
 
 
-def test_connections_that_ask_for_nothing_do_not_keep_others_out(served, slow_clients, monkeypatch):
+def test_idle_connections_do_not_lock_others_out(served, slow_clients, monkeypatch):
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 10)
     waiting = slow_clients(60, f"GET /api/runs HTTP/1.1\r\nHost: {served.address}\r\n")
     assert served.get("/api/changes")["live"] is False
@@ -354,7 +354,7 @@ def is_closed(connection: socket.socket) -> bool:
         return False
 
 
-def test_clients_that_do_not_read_do_not_hold_up_others(served, slow_clients):
+def test_slow_clients_do_not_block_others(served, slow_clients):
     head = f"Host: {served.address}\r\nCookie: {served.cookie}\r\n"
     slow_clients(40, f"GET /api/runs HTTP/1.1\r\n{head}\r\n" * 5)
     for _ in range(3):

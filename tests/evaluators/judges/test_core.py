@@ -136,7 +136,7 @@ def test_no_sampling_parameter_is_sent_unless_it_is_set(serve):
         {"model": "openai/gpt-5.1", "effort": "minimal"},
     ],
 )
-def test_what_a_judge_is_known_to_refuse_is_said_before_the_first_record(settings, refuses):
+def test_a_parameter_that_a_judge_refuses_is_reported_before_the_first_record(settings, refuses):
     with refuses(models.ParameterRefused):
         LLMJudge(judge=settings)
 
@@ -389,7 +389,7 @@ def test_a_criterion_that_contradicts_its_analysis_is_undecided_among_several(se
     assert {name: each["verdict"] for name, each in criteria.items()} == {"a": "undecided", "b": "pass"}
 
 
-def test_a_grade_that_contradicts_its_analysis_is_no_grade(serve):
+def test_a_grade_that_contradicts_its_analysis_is_refused(serve):
     def answer(body):
         if "examiner wrote" in instructions(body):
             return {"analysis": "", "choice": "0"}
@@ -474,7 +474,7 @@ def test_a_judge_without_probabilities_is_refused_before_the_first_record(model)
 
 
 @pytest.mark.parametrize("logprobs", [[{"token": "x"}], [{"token": "x", "logprob": "much"}], "x", [7]])
-def test_broken_probabilities_are_no_verdict(serve, logprobs, tmp_path, monkeypatch):
+def test_broken_probabilities_give_no_verdict(serve, logprobs, tmp_path, monkeypatch):
     server = serve([{"text": json.dumps(PASS), "logprobs": logprobs}])
     monkeypatch.chdir(tmp_path)
     retries = "{base: 0.0001, cap: 0.001}"

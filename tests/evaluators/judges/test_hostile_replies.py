@@ -453,7 +453,7 @@ def test_half_characters_in_a_reply_can_be_stored(serve, folder):
     assert evaluation.counts.ok == 1
 
 
-def test_a_verdict_in_a_tool_call_alone_is_no_verdict(serve):
+def test_a_verdict_only_in_a_tool_call_does_not_count(serve):
     call = {"name": "verdict", "arguments": {"analysis": "x", "pass": True}}
     server = serve([{"text": "", "tool_calls": [call]}])
     with pytest.raises(JudgeFailure):

@@ -157,7 +157,7 @@ def test_a_broken_rubric_is_refused_when_it_is_built(change, refuses):
 
 
 @pytest.mark.parametrize("dag", [None, [], "x", 3, {}])
-def test_what_is_no_rubric_is_refused(dag):
+def test_a_value_that_is_not_a_rubric_is_refused(dag):
     with pytest.raises(RequestError):
         make_rubric_dag(dag=dag, judge="openai/x")
 
@@ -295,7 +295,7 @@ def test_a_long_answer_is_judged_in_batches_and_nothing_is_lost(serve):
     assert server.count > 5
 
 
-def test_a_text_without_sentences_is_batched_too(serve):
+def test_a_text_without_sentences_is_batched(serve):
     words = " ".join(f"word{n}" for n in range(3000))
     server = serve([claims(("a", True))])
     rag_triad(judge=server.spec())["groundedness"].evaluate(inputs="?", outputs=words, context="c")

@@ -18,7 +18,7 @@ def _active():
 
 
 @pytest.mark.parametrize("module", TABLE)
-def test_every_name_of_the_table_can_be_imported_and_is_what_it_stands_for(module):
+def test_every_name_of_the_table_can_be_imported(module):
     imported = importlib.import_module(module)
     for entry in TABLE[module]:
         theirs = entry.partition("=")[0]

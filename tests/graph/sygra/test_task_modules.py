@@ -92,7 +92,7 @@ def test_an_import_inside_a_function_means_the_tasks_own_module(tmp_path, monkey
     assert [said(first), said(second), said(first)] == ["one and one", "other and other", "one and one"]
 
 
-def test_so_it_does_for_a_changed_module(tmp_path, monkeypatch):
+def test_an_import_inside_a_function_finds_a_changed_module(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     one, other = with_imports_inside(tmp_path, "one", "other")
     assert [said(load_task(one)), said(load_task(other))] == ["one and one", "other and other"]
@@ -100,7 +100,7 @@ def test_so_it_does_for_a_changed_module(tmp_path, monkeypatch):
     assert said(load_task(one)) == "changed and changed"
 
 
-def test_so_it_does_in_two_trees_of_tasks(tmp_path):
+def test_an_import_inside_a_function_stays_in_its_tree_of_tasks(tmp_path):
     for name in ("one", "other"):
         folder = tmp_path / name / "tasks" / "say"
         folder.mkdir(parents=True)

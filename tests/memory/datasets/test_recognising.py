@@ -74,7 +74,7 @@ def test_another_type_can_be_forced_and_is_an_error_that_says_where(tmp_path, na
         (b'{"sessions": 5}', "dataset_type"),
     ],
 )
-def test_what_is_no_dataset_is_refused(tmp_path, content, problem):
+def test_a_value_that_is_not_a_dataset_is_refused(tmp_path, content, problem):
     path = tmp_path / "x.json"
     path.write_bytes(content)
     with pytest.raises(DataError, match=problem) as caught:
@@ -107,7 +107,7 @@ def test_a_file_without_rows_is_called_so(tmp_path, name, text):
 
 
 @pytest.mark.parametrize("text", ['[{"question_id": 1,', '{"uuid": "u"}\n{"uuid"'])
-def test_a_file_that_is_no_json_is_called_so(tmp_path, text):
+def test_a_file_that_is_not_json_is_refused(tmp_path, text):
     (tmp_path / "x.jsonl").write_text(text)
     with pytest.raises(DataError) as caught:
         read_memory_dataset(tmp_path / "x.jsonl")

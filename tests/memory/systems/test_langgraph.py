@@ -75,7 +75,7 @@ def test_a_store_of_ones_own_is_left_clean(drive):
     assert store.search((), limit=10) == []
 
 
-def test_what_is_no_store_is_refused(drive):
+def test_a_value_that_is_not_a_store_is_refused(drive):
     with pytest.raises(RequestError, match="BaseStore"):
         drive("langgraph", store=lambda: "a store")
 
@@ -128,7 +128,7 @@ def test_tracing_that_the_environment_asks_for_stays_off(drive, provider, monkey
     assert attempts == []
 
 
-def test_a_model_that_stores_nothing_is_no_error(drive):
+def test_a_model_that_stores_nothing_is_not_an_error(drive):
     with FakeProvider("nothing to call", strict=False) as provider:
         assert drive("langmem", FIRST, model=provider.spec()).snapshot() == []
 

@@ -89,7 +89,7 @@ def test_a_memory_of_little_similarity_is_found(drive):
     system.close()
 
 
-def test_nothing_to_remember_is_no_error(drive):
+def test_an_empty_memory_is_not_an_error(drive):
     with FakeProvider('{"memory": []}') as quiet:
         system = drive("mem0", CHAT, model=quiet.spec())
     assert system.snapshot() == []

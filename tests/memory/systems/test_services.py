@@ -311,7 +311,7 @@ def test_a_service_that_is_down_is_one_line_on_the_command_line(tmp_path, capsys
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_service_that_does_not_run_is_named_with_its_address():
+def test_an_unreachable_service_is_named_with_its_address():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]

@@ -83,7 +83,7 @@ def test_x_selects_and_c_compares(tab, sample):
     until(page, f"location.pathname === '/c/{sample.runs[0].id}..{sample.runs[1].id}'")
 
 
-def test_j_and_k_move_through_tables_too(tab, sample):
+def test_j_and_k_move_through_tables(tab, sample):
     page = tab.open("/", "[data-row]")
     page.keyboard.press("j")
     first = page.evaluate("document.activeElement.getAttribute('data-row')")

@@ -360,7 +360,7 @@ def test_numbers_are_rounded_as_in_the_terminal(tab):
     ]
 
 
-def test_a_page_that_nobody_looks_at_asks_for_nothing(browser, tmp_path):
+def test_a_hidden_page_sends_no_requests(browser, tmp_path):
     with karat.open_store(tmp_path / "live.db") as store:
         data = karat.Dataset.from_examples([{"input": n} for n in range(5)], name="numbers")
         karat.run(lambda number: number, data, store=store, progress=False)
@@ -421,7 +421,7 @@ def test_an_older_store_is_shown_while_its_columns_are_built(browser, tmp_path, 
         tab.close()
 
 
-def test_long_texts_are_folded_and_attempts_are_told_apart(browser, tmp_path):
+def test_long_texts_are_folded_and_attempts_are_distinguished(browser, tmp_path):
     name = "an-example-with-an-identifier-that-is-much-longer-than-its-place-in-a-narrow-list"
     start = "You are an assistant that answers questions, and whatever you are asked, you answer "
     with karat.open_store(tmp_path / "long.db") as store:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 from urllib.parse import unquote, urldefrag, urljoin
 
 from karat.errors import RequestError, clip
+from karat.records import JSON
 
 if TYPE_CHECKING:
-    from jsonschema import FormatChecker
+    from jsonschema import FormatChecker, ValidationError
 
 PATTERN_SECONDS = 1.0
 """How long one pattern may take on one text."""
@@ -32,7 +33,24 @@ PARTS = 50_000
 _DATA = ("const", "enum", "default", "examples")
 """Keywords whose values are data: a `$ref` inside of them is no reference."""
 
-Rule = Callable[[Any, Any, Any, Any], Iterator[Any]]
+Schema: TypeAlias = bool | Mapping[str, Any]
+
+
+class Draft(Protocol):
+    """What a rule uses of a validator of `jsonschema`."""
+
+    _resolver: Any
+
+    def is_type(self, instance: JSON, type: str) -> bool: ...
+    def is_valid(self, instance: JSON) -> bool: ...
+    def evolve(self, **changes: Any) -> Draft: ...
+    def descend(
+        self, instance: JSON, schema: Schema, path: str | None = None, schema_path: str | None = None
+    ) -> Iterable[ValidationError]: ...
+
+
+Rule = Callable[[Draft, Any, Any, Any], "Iterator[ValidationError]"]
+"""A keyword: the validator, the keyword's value, the value that is validated, and the schema."""
 
 
 class Undecided(Exception):
@@ -43,7 +61,7 @@ class Validator:
     """A validator that finds the violations of a schema, within a limit of processor time for each value."""
 
     def __init__(
-        self, base: Any, rules: Mapping[str, Rule], schema: Any, pattern_seconds: float, **options: Any
+        self, base: Any, rules: Mapping[str, Rule], schema: Schema, pattern_seconds: float, **options: Any
     ) -> None:
         from jsonschema.validators import extend
 
@@ -51,8 +69,8 @@ class Validator:
         limited = {name: _limited(rule) for name, rule in (base.VALIDATORS | rules).items()}
         self._validator = extend(base, limited)(schema, **options)  # type: ignore[no-untyped-call]  # its stub
 
-    def iter_errors(self, value: object) -> Iterator[Any]:
-        """Yield the violations; `Undecided` and `referencing.exceptions.Unresolvable` may be raised meanwhile."""
+    def iter_errors(self, value: object) -> Iterator[ValidationError]:
+        """Yield the violations; `Undecided` and `referencing.exceptions.Unresolvable` may be raised."""
         _watch.start(value, SECONDS + self._more)
         try:
             yield from self._validator.iter_errors(value)
@@ -67,7 +85,7 @@ class _Watch(threading.local):
     steps = 0
     end = 0.0
 
-    def start(self, value: Any, seconds: float) -> None:
+    def start(self, value: object, seconds: float) -> None:
         self.value, self.steps, self.end = value, 0, time.thread_time() + seconds
 
     def step(self) -> None:
@@ -98,7 +116,7 @@ _watch = _Watch()
 
 
 def _limited(rule: Rule) -> Rule:
-    def run(validator: object, keyword: object, instance: object, schema: object) -> Any:
+    def run(validator: Draft, keyword: object, instance: JSON, schema: Schema) -> Iterator[ValidationError]:
         _watch.step()
         return rule(validator, keyword, instance, schema)
 
@@ -209,14 +227,16 @@ def _standard(address: str) -> bool:
 def _pattern(seconds: float) -> Rule:
     from jsonschema import ValidationError
 
-    def rule(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+    def rule(validator: Draft, pattern: str, instance: JSON, schema: Schema) -> Iterator[ValidationError]:
         if validator.is_type(instance, "string") and not _found(pattern, instance, seconds):
             yield ValidationError(f"{clip(instance)} does not match {clip(pattern)}")
 
     return rule
 
 
-def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> Iterator[Any]:
+def _multiple_of(
+    validator: Draft, divisor: float, instance: JSON, schema: Schema
+) -> Iterator[ValidationError]:
     """The keyword `multipleOf`, in decimals as written: 19.99 is a multiple of 0.01, though not among floats."""
     from jsonschema import ValidationError
 
@@ -227,7 +247,9 @@ def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> It
         yield ValidationError(f"{instance!r} is not a multiple of {divisor!r}")
 
 
-def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
+def _unique_items(
+    validator: Draft, unique: bool, instance: JSON, schema: Schema
+) -> Iterator[ValidationError]:
     """The keyword `uniqueItems`, in time that grows with the size of the list and not with its square."""
     from jsonschema import ValidationError
 
@@ -254,7 +276,9 @@ def _hashable(value: Any) -> Any:
 
 
 def _pattern_properties(seconds: float) -> Rule:
-    def rule(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    def rule(
+        validator: Draft, patterns: Mapping[str, Schema], instance: JSON, schema: Schema
+    ) -> Iterator[ValidationError]:
         if not validator.is_type(instance, "object"):
             return
         for pattern, subschema in patterns.items():
@@ -265,11 +289,13 @@ def _pattern_properties(seconds: float) -> Rule:
     return rule
 
 
-def _additional_properties(usual: Any, seconds: float) -> Rule:
+def _additional_properties(usual: Rule | None, seconds: float) -> Rule:
     """The usual rule, with the time limit of patterns where property names are matched by patterns."""
     from jsonschema import ValidationError
 
-    def rule(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    def rule(
+        validator: Draft, allowed: Schema, instance: JSON, schema: Mapping[str, Any]
+    ) -> Iterator[ValidationError]:
         patterns = list(schema.get("patternProperties", ()))
         if usual is None or not patterns or not validator.is_type(instance, "object"):
             yield from usual(validator, allowed, instance, schema) or () if usual else ()
@@ -289,7 +315,7 @@ def _unevaluated(kind: str, seconds: float) -> Rule:
     """The keywords `unevaluatedItems` and `unevaluatedProperties`, in linear time and without Python's `re`."""
     from jsonschema import ValidationError
 
-    def rule(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    def rule(validator: Draft, allowed: Schema, instance: JSON, schema: Schema) -> Iterator[ValidationError]:
         if not validator.is_type(instance, kind):
             return
         evaluated = _Evaluated(instance, seconds).by(validator, schema)
@@ -307,12 +333,12 @@ def _unevaluated(kind: str, seconds: float) -> Rule:
 class _Evaluated:
     """The items or properties of a value that a schema describes, as `unevaluated…` defines it."""
 
-    def __init__(self, instance: Any, seconds: float) -> None:
+    def __init__(self, instance: JSON, seconds: float) -> None:
         self._instance = instance
         self._seconds = seconds
         self._is_array = not isinstance(instance, Mapping)
 
-    def by(self, validator: Any, schema: Any) -> set[Any]:
+    def by(self, validator: Draft, schema: Schema | None) -> set[Any]:
         """The indexes or names that a schema, and the parts of it that accept the value, describe."""
         _watch.step()
         if not isinstance(schema, Mapping):
@@ -334,7 +360,7 @@ class _Evaluated:
                     found |= self.by(validator, part)
         return found
 
-    def _items(self, validator: Any, schema: Any) -> set[Any]:
+    def _items(self, validator: Draft, schema: Mapping[str, Any]) -> set[Any]:
         items = schema.get("items")
         if items is not None and (not isinstance(items, list) or "additionalItems" in schema):
             return set(range(len(self._instance)))
@@ -343,7 +369,7 @@ class _Evaluated:
             found |= self._accepted(validator, schema.get(name), enumerate(self._instance))
         return found
 
-    def _properties(self, validator: Any, schema: Any) -> set[Any]:
+    def _properties(self, validator: Draft, schema: Mapping[str, Any]) -> set[Any]:
         found = {name for name in schema.get("properties", ()) if name in self._instance}
         for name in ("additionalProperties", "unevaluatedProperties"):
             found |= self._accepted(validator, schema.get(name), self._instance.items())
@@ -354,18 +380,20 @@ class _Evaluated:
                 found |= self.by(validator, part)
         return found
 
-    def _accepted(self, validator: Any, schema: Any, values: Iterable[tuple[Any, Any]]) -> set[Any]:
+    def _accepted(
+        self, validator: Draft, schema: Schema | None, values: Iterable[tuple[Any, Any]]
+    ) -> set[Any]:
         """The places of the values that a schema accepts; none where there is no schema."""
         if schema is None or schema is False:
             return set()
         return {place for place, value in values if schema is True or _accepts(validator, schema, value)}
 
 
-def _accepts(validator: Any, schema: Any, instance: Any) -> bool:
+def _accepts(validator: Draft, schema: Schema, instance: JSON) -> bool:
     return bool(validator.evolve(schema=schema).is_valid(instance))
 
 
-def _resolved(validator: Any, keyword: str, reference: str) -> Any:
+def _resolved(validator: Draft, keyword: str, reference: str) -> Any:
     if keyword == "$recursiveRef":
         from referencing.jsonschema import lookup_recursive_ref
 
@@ -383,7 +411,7 @@ def _compiled(pattern: str) -> Any:
 def _found(pattern: str, text: str, seconds: float) -> bool:
     left = _watch.left(seconds)
     try:
-        # Without the interpreter lock: other threads go on meanwhile.
+        # Without the interpreter lock: other threads continue.
         return _compiled(pattern).search(text, timeout=left, concurrent=True) is not None
     except TimeoutError:
         if left < seconds:

@@ -551,7 +551,7 @@ def _base64_where_bytes(annotation: Any) -> Callable[[Any], Any] | None:
             seen[cls] = found
         return found
 
-    def rewrite(info: Any, value: Any) -> Any:
+    def rewrite(info: types.Type, value: Any) -> Any:
         if isinstance(info, (types.BytesType, types.ByteArrayType, types.MemoryViewType)):
             is_text = isinstance(value, str)
             return base64.b64encode(_bytes_of_text(value)).decode() if is_text else value

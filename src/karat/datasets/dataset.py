@@ -26,7 +26,7 @@ import msgspec
 from karat.datasets.readers.rows import BadRow, RowSource
 from karat.errors import DataError, RequestError, UnsupportedType, clip, did_you_mean, with_article, wording
 from karat.paths import MISSING, kind_of, parse
-from karat.records import Example
+from karat.records import JSON, Example
 from karat.serialization import prepared, to_json_value
 
 # Which fields of a row become the input, what is expected, the id and the metadata of an example.
@@ -101,7 +101,7 @@ class Selection:
         if self._find_id:
             self._names.add("id")
 
-    def parts(self, row: Any) -> Parts:
+    def parts(self, row: JSON) -> Parts:
         """The parts of the example that a row is; raises RowProblem."""
         if self._shaped is None:
             self._shaped = self._has_shape(row)
@@ -126,7 +126,7 @@ class Selection:
                 expected = expected or None
         return self._id_of(row), input, expected, self._metadata_of(row)
 
-    def _has_shape(self, row: Any) -> bool:
+    def _has_shape(self, row: JSON) -> bool:
         if type(row) is not dict or "input" not in row:
             return False
         if "expected" not in row and self._expected is None:

@@ -19,7 +19,7 @@ import regex
 from karat.errors import CannotJudge, UnsupportedType
 from karat.evaluators._base import Evaluator, Item, ParameterCheck, Paths
 from karat.paths import MISSING, parse
-from karat.records import Result
+from karat.records import Result, Value
 from karat.serialization import MAX_DEPTH, is_too_deep, to_json_value
 
 
@@ -405,11 +405,11 @@ class ReferenceEvaluator(Evaluator, Generic[Prepared]):
     _max_length: int | None = None
     """How many characters one text may have, and all references of an item together; None for no limit."""
 
-    def prepare(self, output: Any) -> Prepared:
+    def prepare(self, output: Value) -> Prepared:
         """Read the value at `path` once, for all references."""
         return cast("Prepared", output)
 
-    def judge(self, output: Prepared, reference: Any) -> Result:
+    def judge(self, output: Prepared, reference: Value) -> Result:
         """Judge what `prepare` returned against one reference, which is not None."""
         raise CannotJudge(f"{self.name} does not say how it compares")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -54,8 +54,14 @@ class GraphPostProcessor:
         raise TypeError(f"{type(self).__name__} has no finish")
 
 
+class _Reporter(Protocol):
+    """A post-processor with its parameters, of any class."""
+
+    process: Callable[..., object]
+
+
 class Processor:
-    """A post-processor as the file names it: made anew for every report."""
+    """A post-processor as the file names it: a new one is made for every report."""
 
     def __init__(
         self,
@@ -91,7 +97,7 @@ class Processor:
         """The processor, made with its parameters."""
         return self.part(**self.params)
 
-    def process(self, made: Any, data: list[Any], metadata: dict[str, Any]) -> Any:
+    def process(self, made: _Reporter, data: list[Any], metadata: dict[str, Any]) -> Any:
         """Return the report on a list of records."""
         takes = positional(made.process, 2)
         return made.process(*(data, metadata)[:takes])

@@ -251,7 +251,7 @@ _WORDS = frozenset(("auto", "none", "required", "any", ""))
 """Values of `function_call` and `tool_choice` in a request, which name no tool."""
 
 
-def check_calls(steps: list[Step], unused: list[Unused], document: Any = None) -> None:
+def check_calls(steps: list[Step], unused: list[Unused], document: object = None) -> None:
     """Raise a TraceError where a part that looks like a tool call is not one of the steps' calls and repeats none."""
     calls = [call for step in steps for call in step.tool_calls]
     known: _Known | None = None

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import warnings
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -232,7 +232,7 @@ def _clients(system: LibraryMemory, model: Any) -> tuple[Any, Any, Any]:
             return found
 
     class Embedder(EmbedderClient):  # type: ignore[misc]
-        async def create(self, input_data: Any) -> list[float]:
+        async def create(self, input_data: str | Iterable[object]) -> list[float]:
             texts = [input_data] if isinstance(input_data, str) else list(input_data)
             return (await self.create_batch([str(text) for text in texts]))[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from karat.serialization import prepared, storable
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+    from langgraph.store.base import Op
 
     from karat.models import Model
 
@@ -302,7 +303,7 @@ def _checked_store(index: dict[str, Any]) -> Any:
             self._errors: list[BaseException] = []
             self._lock = threading.Lock()
 
-        def batch(self, ops: Any) -> Any:
+        def batch(self, ops: Iterable[Op]) -> list[Any]:
             with self._lock:
                 try:
                     return super().batch(ops)
@@ -338,9 +339,11 @@ def karat_chat_model(model: Model) -> BaseChatModel:
         def _llm_type(self) -> str:
             return "karat"
 
-        def bind_tools(self, tools: Any, *, tool_choice: Any = None, **options: Any) -> Any:
-            names = {"any": "required", True: "required"}
-            choice = names.get(tool_choice, tool_choice)
+        def bind_tools(
+            self, tools: Iterable[Any], *, tool_choice: str | bool | None = None, **options: Any
+        ) -> Any:
+            names: dict[Any, str] = {"any": "required", True: "required"}
+            choice: Any = names.get(tool_choice, tool_choice)
             if isinstance(choice, str) and choice not in ("required", "auto", "none"):
                 choice = {"type": "function", "function": {"name": choice}}
             given: dict[str, Any] = {"tools": [convert_to_openai_tool(tool) for tool in tools]}

@@ -228,7 +228,7 @@ def find_transform(name: str, load: Callable[[str], Any]) -> Any:
     """A transformation by its short name or dotted path, ready to be called."""
     if name.isidentifier() and name not in SHORT:
         raise RequestError(
-            f"there is no transformation {name!r}: {did_you_mean(name, SHORT)}, or give a dotted name"
+            f"unknown transformation {name!r}: {did_you_mean(name, SHORT)} (or give a dotted name)"
         )
     part = OWN[name] if name in OWN else load(ELSEWHERE.get(name, name))
     try:
@@ -325,7 +325,7 @@ class _AddressTransform(DataTransform):
             value = self.encoded(value) or value["path"]
         if isinstance(value, str):
             if not _is_file(value):
-                raise DataError(f"{where}: there is no file {value!r:.200}")
+                raise DataError(f"{where}: file not found: {value!r:.200}")
             if Path(value).expanduser().stat().st_size > LARGEST:
                 raise DataError(f"{where}: {value!r:.200} is larger than {LARGEST:,} bytes")
             return Path(value).expanduser().read_bytes()
@@ -376,11 +376,12 @@ class CreateImageUrlTransform(_AddressTransform):
                 return form
         return None
 
-    def encoded(self, value: Any) -> bytes | None:
-        if not (callable(getattr(value, "save", None)) and hasattr(value, "mode") and hasattr(value, "size")):
+    def encoded(self, value: object) -> bytes | None:
+        save = getattr(value, "save", None)
+        if not (callable(save) and hasattr(value, "mode") and hasattr(value, "size")):
             return None
         file = io.BytesIO()
-        value.save(file, format="PNG")
+        save(file, format="PNG")
         return file.getvalue()
 
 

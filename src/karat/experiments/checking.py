@@ -263,7 +263,7 @@ class _Check:
         for index, spec in enumerate(self.file.models or []):
             before = len(self.problems)
             if spec in known:
-                self._problem(("models", index), f"{spec} is there twice: remove one of them")
+                self._problem(("models", index), f"{spec} is listed twice: remove one of them")
             self._try(("models", index), lambda spec=spec: refuse_absent(spec))  # type: ignore[misc]  # bound now
             known += [spec] if len(self.problems) == before else []
         return known
@@ -490,7 +490,7 @@ def problems_in(
             try:
                 check(name, index, value)
                 if repeated([*good[name], value]):
-                    problem = f"{value!r:.60} is there twice: remove one of them"
+                    problem = f"{value!r:.60} is listed twice: remove one of them"
                     raise PlacedError(("matrix", name, index), [problem])
                 good[name].append(value)
             except PlacedError as error:

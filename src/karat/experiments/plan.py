@@ -210,7 +210,7 @@ def check_models(given: Sequence[str]) -> None:
         except RequestError as error:
             raise RequestError(f"{wording('--model', 'models')}: {error}") from error
         if spec in given[:place]:
-            raise RequestError(f"{wording('--model', 'models')}: {spec} is there twice: remove one of them")
+            raise RequestError(f"{wording('--model', 'models')}: {spec} is listed twice: remove one of them")
 
 
 def refuse_absent(spec: str | None) -> None:

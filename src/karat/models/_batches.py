@@ -447,7 +447,7 @@ class Batches:
             raise _ForeignBatch(batch)
         if foreign or unreadable:
             _log.warning(
-                "batch %s: ignored %d results of other requests and %d unreadable lines", batch, foreign, unreadable
+                "batch %s: ignored results of other requests: %d; unreadable lines: %d", batch, foreign, unreadable
             )  # fmt: skip
         for custom_id in requests - outcomes.keys():
             outcomes[custom_id] = ServerFailed(

@@ -194,7 +194,7 @@ def _written_schema(encoded: bytes) -> OutputSchema:
     refuse_remote_references(schema)
     if schema and not any(key in _KEYWORDS or key.startswith("$") for key in schema):
         raise RequestError(
-            f"{next(iter(schema))!r:.60} is no keyword of JSON Schema: give a type, properties or an enum"
+            f"{next(iter(schema))!r:.60} is not a keyword of JSON Schema: give a type, properties or an enum"
         )
     form = OutputSchema(schema)
     form.refuse_endless()

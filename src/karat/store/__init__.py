@@ -422,7 +422,7 @@ def _refuse_misread(text: str) -> None:
         path = path.lstrip("/") if scheme.lower() == "sqlite" else path
         right = "memory://" if scheme.lower() == "memory" else f"sqlite:///{path or 'karat.db'}"
         raise RequestError(
-            f"the store {text!r} is no URL: write {right}, or ./{text} for a file of that name"
+            f"the store {text!r} is not a URL: write {right}, or ./{text} for a file of that name"
         )
     scheme, _, path = text.rpartition("://")
     if path.strip("/") and path.endswith("/") and scheme in ("", "sqlite"):

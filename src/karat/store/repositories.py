@@ -521,9 +521,7 @@ def copy_header(source: Store, target: Store, id: str) -> None:
         return
     holder = holder_of(source.backend, header.number)
     if holder is not None:
-        raise StoreBusy(
-            f"{id} is being worked on by {holder.who} since {holder.since}: copy it when it is finished"
-        )
+        raise StoreBusy(f"{id} is in use by {holder.who} since {holder.since}: copy it when it is finished")
     there = [row for row in target.backend.headers(id_prefix=id) if row.id == id]
     if there and there[0].finished is not None:
         return

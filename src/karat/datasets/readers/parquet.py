@@ -60,7 +60,7 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
                         if read > most:
                             raise DataError(
                                 f"{source} row {number + 1}: the rows have more than {MAX_EXPANSION:,} times the size"
-                                " of the file: write it as JSONL if this is no accident"
+                                " of the file: write it as JSONL if this is intended"
                             )
                         for row in part.to_pylist():
                             number += 1

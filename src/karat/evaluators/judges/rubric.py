@@ -291,7 +291,7 @@ def _node(name: str, given: Any, problems: list[str]) -> Node | None:
         problems.append(str(error))
         return None
     if len({choice.casefold() for choice in choices}) != len(choices):
-        problems.append(f"{at}.choices has the same choice twice")
+        problems.append(f"{at}.choices has a duplicate choice")
     for choice in choices:
         if choice not in branches:
             problems.append(f"{at}: the choice {choice!r} has no branch")

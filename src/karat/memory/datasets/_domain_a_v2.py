@@ -153,7 +153,7 @@ def _points_by_session(
         if source_id not in ids:
             if listed:
                 notes.append(
-                    f"{len(listed)} memory points of {clip(source_id, 40)}, which is no session, are excluded"
+                    f"{len(listed)} memory points of {clip(source_id, 40)}, which is not a session, are excluded"
                 )
             continue
         found.setdefault(source_id, []).extend(listed)
@@ -262,7 +262,7 @@ def _last_covered(checkpoint: Located, name: str, ids: dict[str, str], position:
     for one in named:
         if one not in ids:
             raise covered.error(
-                f"checkpoint {clip(name, 80)} covers {clip(one, 80)}, which is no session of the sample"
+                f"checkpoint {clip(name, 80)} covers {clip(one, 80)}, which is not a session of the sample"
             )
     return max(position[ids[one]] for one in named)
 

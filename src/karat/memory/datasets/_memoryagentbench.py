@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from karat.errors import plural
 from karat.memory._system import Question, Sample, Session, Turn, abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
@@ -121,7 +122,7 @@ def _asked(row: Located) -> Iterator[tuple[str, list[str]]]:
         return
     if len(questions) != len(answers):
         raise row.error(
-            f"{len(questions)} questions, but {len(answers)} answers: give one list of answers each"
+            f"{len(questions)} questions, but {plural(len(answers), 'list')} of answers: give each question one"
         )
     for question, answer in zip(questions, answers, strict=True):
         yield question, answer.texts()

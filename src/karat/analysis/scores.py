@@ -482,7 +482,7 @@ def align(first: Scores, second: Scores, shared: Shared) -> Aligned:
     import numpy as np
 
     if (
-        _alike(first, second) and shared.every
+        _same_items(first, second) and shared.every
     ):  # by far the most frequent case, and the one with the most items
         places = np.arange(len(first.positions), dtype=np.int32)
         return Aligned(first.positions, places, places, (len(places),) * 3)
@@ -502,7 +502,7 @@ def align(first: Scores, second: Scores, shared: Shared) -> Aligned:
     return _aligned_groups(mine, theirs, names, shared)
 
 
-def _alike(first: Scores, second: Scores) -> bool:
+def _same_items(first: Scores, second: Scores) -> bool:
     """Whether two runs of a dataset have one item for each example, and the same ones, all of them applicable."""
     import numpy as np
 

@@ -446,7 +446,7 @@ class MemoryExamples:
         self._spool = Spool()
         identities = Identities("examples", "example", self._look_back)
         for place, given in enumerate(examples, 1):
-            self._spool.append(_taken_in(given, place, identities))
+            self._spool.append(_checked_example(given, place, identities))
         self.dataset_id = identities.dataset_id
         self.count = identities.total
 
@@ -462,7 +462,7 @@ class MemoryExamples:
         return None
 
 
-def _taken_in(given: Any, place: int, identities: Identities) -> bytes:
+def _checked_example(given: Any, place: int, identities: Identities) -> bytes:
     try:
         id, input, expected, metadata = _parts(given)
         content = content_of(input, expected, metadata)
@@ -673,7 +673,7 @@ class Identities:
             self.counts[key] = count = self.counts.get(key, 1) + 1
         id = with_occurrence(hashed, count)
         if self._some_look_generated and _key(id) in self._explicit:
-            self._refuse_taken(id, place)
+            self._refuse_duplicate(id, place)
         return id
 
     def _claim(self, id: str, place: int) -> None:
@@ -683,9 +683,9 @@ class Identities:
             key = int(id[:16], 16)
             taken = taken or (key in self._contents and int(match[1] or 1) <= self.counts.get(key, 1))
         if taken:
-            self._refuse_taken(id, place)
+            self._refuse_duplicate(id, place)
 
-    def _refuse_taken(self, id: str, place: int) -> None:
+    def _refuse_duplicate(self, id: str, place: int) -> None:
         earlier = self._look_back(id, self.total)
         if earlier is None:
             return

@@ -293,15 +293,15 @@ class _AddressTransform(DataTransform):
         for number, row in enumerate(data, 1):
             out = dict(row)
             for field in named or row:
-                if field in row and (named or self._is_meant(row[field])):
+                if field in row and (named or self._is_media(row[field])):
                     where = f"record {number}: {self.kind} {field!r}"
                     out[renamed.get(field, field)] = self._address(row[field], where)
             yield out
 
-    def _is_meant(self, value: Any) -> bool:
+    def _is_media(self, value: Any) -> bool:
         """Whether a value of an undeclared field is media: an existing file, or content of that kind."""
         if isinstance(value, (list, tuple)):
-            return bool(value) and all(self._is_meant(each) for each in value)
+            return bool(value) and all(self._is_media(each) for each in value)
         if isinstance(value, str):
             return value.lower().endswith(self.suffixes) and len(value) < 4096 and _is_file(value)
         content = value.get("bytes") if isinstance(value, Mapping) else value

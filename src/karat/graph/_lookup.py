@@ -124,7 +124,7 @@ def find_task(name: str) -> TaskPlace:
     if file is not None:
         return TaskPlace(file)
     raise UnknownName(
-        f"no task {name!r}: there is no {FILE} in it in the working folder, in tasks/, or among the shipped tasks;"
+        f"no task {name!r}: neither the working folder, tasks/ nor the shipped tasks have it with a {FILE};"
         f" {did_you_mean(name.removeprefix('tasks.').replace('.', '/'), known_tasks())}"
     )
 

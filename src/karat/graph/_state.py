@@ -33,7 +33,7 @@ def own(value: object) -> Any:
     return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
 
 
-def apart(value: object, done: dict[int, Any] | None = None) -> Any:
+def mutable_copy(value: object, done: dict[int, Any] | None = None) -> Any:
     """A value whose dicts, lists and sets can be changed without changing those of the other; objects are shared."""
     if type(value) in _PLAIN or not isinstance(value, (dict, list, tuple, set)):
         return value
@@ -41,14 +41,14 @@ def apart(value: object, done: dict[int, Any] | None = None) -> Any:
     if id(value) in done:
         return done[id(value)]
     if isinstance(value, tuple):
-        return tuple(apart(item, done) for item in value) if type(value) is tuple else value
+        return tuple(mutable_copy(item, done) for item in value) if type(value) is tuple else value
     made: Any = copy.copy(value)
     done[id(value)] = made
     if isinstance(made, dict):
         for key, item in made.items():
-            made[key] = apart(item, done)
+            made[key] = mutable_copy(item, done)
     elif isinstance(made, list):
-        made[:] = [apart(item, done) for item in made]
+        made[:] = [mutable_copy(item, done) for item in made]
     return made
 
 
@@ -72,9 +72,9 @@ class SygraState(dict[str, Any]):
     copied: dict[str, tuple[list[Any], int]] | None = None
     """In a copy that a node works on: its own lists of `messages` and `__chat_history__`, and their first length."""
 
-    def apart(self) -> SygraState:
+    def mutable_copy(self) -> SygraState:
         """A copy that can be changed, also inside of its values, without changing this one."""
-        made: SygraState = apart(SygraState(self))
+        made: SygraState = mutable_copy(SygraState(self))
         lists = {key: made[key] for key in APPENDED if isinstance(made.get(key), list)}
         made.copied = {key: (each, len(each)) for key, each in lists.items()}
         return made

@@ -81,7 +81,7 @@ def _models(identities: list[Any]) -> dict[str, Any]:
 
 def differing(headers: Sequence[RunHeader]) -> list[dict[str, Any]]:
     """Return for each run the settings that differ between the runs."""
-    return _apart([settings_of(header) for header in headers])
+    return _distinguishing([settings_of(header) for header in headers])
 
 
 def brief_settings(headers: Sequence[RunHeader], longest: int) -> list[dict[str, str]]:
@@ -141,13 +141,15 @@ def matrix_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
     for group in groups.values():
         combinations = [header.metadata["matrix"] for header in group]
         apart = (
-            _apart(combinations) if any(each != combinations[0] for each in combinations) else combinations
+            _distinguishing(combinations)
+            if any(each != combinations[0] for each in combinations)
+            else combinations
         )
         labels.update({h.id: " ".join(words) for h, words in zip(group, _worded(apart), strict=True)})
     return labels
 
 
-def _apart(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _distinguishing(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     names = dict.fromkeys(name for settings in every for name in settings)
     apart = [name for name in names if len({_text(settings.get(name)) for settings in every}) > 1]
     return [{name: settings[name] for name in apart if name in settings} for settings in every]
@@ -204,14 +206,14 @@ def _parted(values: set[str], longest: int, start: int, before: str | None) -> d
         told = before
         if before is not None and len(alike) > 1 and len(before) < longest // 3:
             told = before + ("…" if start else "") + one[start : start + longest // 4].strip()
-        at = _alike(one, other)  # what these two begin with alike, all do
+        at = _shared_prefix(one, other)  # what these two begin with alike, all do
         around = at - longest // 4
         word = one.find(" ", around, at) + 1
         short |= _parted(those, longest, word or around, told)
     return short
 
 
-def _alike(one: str, other: str) -> int:
+def _shared_prefix(one: str, other: str) -> int:
     """How many characters two texts begin with alike."""
     return next(
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))

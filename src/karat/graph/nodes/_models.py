@@ -21,8 +21,8 @@ from karat.graph._state import (
     Message,
     SygraMessage,
     SygraState,
-    apart,
     as_message,
+    mutable_copy,
 )
 from karat.graph.nodes._base import COMMON, MODEL_KEYS, Building, Node, Record, output_keys_of
 from karat.graph.nodes._tools import Tool, read_tools
@@ -358,7 +358,7 @@ class ModelNode(Node):
         """The node's own state, and the messages to be asked: the prompt, the history, the conversation."""
         local = SygraState(state)
         if self.pre_process is not None:
-            local = state.apart()
+            local = state.mutable_copy()
             given = await called(self.pre_process, local)
             if given is not None and given is not local:
                 if not isinstance(given, dict):
@@ -413,8 +413,8 @@ class ModelNode(Node):
             who = f"post_process of {self.name}"
             state.merge(await self.processed(message, local), who)
         else:
-            apart = [key for key in self.output_keys if key in self.beside]
-            keep(state, self.output_keys, message, parsed, self.name, apart)
+            already_set = [key for key in self.output_keys if key in self.beside]
+            keep(state, self.output_keys, message, parsed, self.name, already_set)
         if self.history:
             asked = [{"role": m["role"], "content": m["content"]} for m in messages]
             entry = {"name": self.name, "request": asked, "response": message.content}
@@ -425,7 +425,7 @@ class ModelNode(Node):
         assert self.post_process is not None
         before = dict(local)
         # Without a pre-processor, values are those of the record: what is changed inside them is changed there.
-        inside = None if self.pre_process is None else apart(before)
+        inside = None if self.pre_process is None else mutable_copy(before)
         given = await called(self.post_process, SygraMessage(message), local)
         if given is None:
             given = {
@@ -507,13 +507,13 @@ def keep(
     message: Message,
     parsed: object,
     node: str,
-    apart: Collection[str] = (),
+    already_set: Collection[str] = (),
 ) -> None:
     """Where no post-processor reads the answer: fields of a structured one by name, else the text.
 
-    Those that stand `apart` are set already.
+    Keys in `already_set` are left as they are.
     """
-    keys = [key for key in keys if key not in apart]
+    keys = [key for key in keys if key not in already_set]
     if not keys:
         return
     if keys == [MESSAGES]:
@@ -523,7 +523,7 @@ def keep(
     value = to_json_value(value)
     if isinstance(value, Mapping) and all(key in value for key in keys):
         state.update({key: value[key] for key in keys})
-    elif message.tool_calls and not message.content and TOOL_CALLS not in apart:
+    elif message.tool_calls and not message.content and TOOL_CALLS not in already_set:
         state[keys[0]] = message.tool_calls
     else:
         state[keys[0]] = value

@@ -31,7 +31,7 @@ def detect(value: object) -> bool:
 def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
     """Yield the steps of a message; a result of LlamaIndex is the text of a message with the id of its call."""
     key, parts = _parts(value) or ("content", [])
-    role, extra = _role(value) or "assistant", _told(rest(value, "role", key))
+    role, extra = _role(value) or "assistant", _nonempty(rest(value, "role", key))
     given = plain(value["role"])
     if isinstance(given, dict) and (others := rest(given, "type", "value")):
         extra["role"] = others
@@ -84,20 +84,20 @@ def _part(part: Any) -> Found:
         arguments_key, identity = _first(fields, _GIVEN), _first(fields, _IDS)
         arguments, raw = read_arguments(fields.get(arguments_key))
         called = fields.get(_first(fields, _NAMES))
-        others = _told(rest(fields, *_LISTS.values(), _first(fields, _NAMES), arguments_key, identity))
+        others = _nonempty(rest(fields, *_LISTS.values(), _first(fields, _NAMES), arguments_key, identity))
         call = named_call(fields.get(identity), called, arguments, raw, others)
         return call or UnreadCall("", "a tool call without a name", part)
     if kind in _RESULTS:
         origin = plain(fields.get("origin"))
         asked = origin if isinstance(origin, dict) else fields
-        others = _told(rest(fields, *_LISTS.values(), "result", "error"))
+        others = _nonempty(rest(fields, *_LISTS.values(), "result", "error"))
         failed = fields.get("error") is True or fields.get("exception") is not None
         call_id = text_or_none(asked.get(_first(asked, _IDS)))
         return result_step(call_id, asked.get(_first(asked, _NAMES)), fields.get("result"), failed, others)
     return None
 
 
-def _told(fields: dict[str, Any]) -> dict[str, Any]:
+def _nonempty(fields: dict[str, Any]) -> dict[str, Any]:
     return {key: part for key, part in fields.items() if part not in ({}, [])}
 
 

@@ -24,6 +24,10 @@ MAX_EXPANSION = 1000
 """How much larger than the file the rows of more than MAX_GROUP bytes may be: a dictionary stores a value once that
 every row may refer to."""
 
+SUSPICIOUS = 64 << 20
+"""Bytes of rows after which the size of all rows is computed if the file is much smaller: MAX_GROUP takes 30 s to read."""
+SUSPICIOUS_EXPANSION = 32
+
 
 def read_parquet(file: BinaryIO, source: str) -> Rows:
     """Every row as an object keyed by the columns."""
@@ -40,7 +44,9 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
         _refuse_double_columns(table.schema_arrow.names, source)
         media = {field.name for field in table.schema_arrow if _has_media(field.type)}
         number = read = 0
-        most = max(MAX_GROUP, MAX_EXPANSION * file.seek(0, 2))
+        size_of_file = file.seek(0, 2)
+        most = max(MAX_GROUP, MAX_EXPANSION * size_of_file)
+        suspicious = max(SUSPICIOUS, SUSPICIOUS_EXPANSION * size_of_file)
         # A batch could also span row groups; one group after the other keeps only one of them in memory.
         for group in range(table.num_row_groups):
             size = table.metadata.row_group(group).total_byte_size
@@ -57,6 +63,8 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
                         read += size
                         if part.num_rows == 1 and size > MAX_ROW:
                             raise DataError(f"{source} row {number + 1}: {too_large()}")
+                        if read > suspicious:
+                            suspicious, read = most, max(read, _size_of_rows(file, table.metadata, most))
                         if read > most:
                             raise DataError(
                                 f"{source} row {number + 1}: the rows have more than {MAX_EXPANSION:,} times the size"
@@ -67,6 +75,21 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
                             yield number, _row(row, number, media)
             except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise DataError(f"{source} row {number + 1} and on: {_first_line(error)}") from error
+
+
+def _size_of_rows(file: BinaryIO, metadata: Any, most: int) -> int:
+    """The bytes of all rows, or more than `most`, without making them: each value of a dictionary is read once."""
+    import pyarrow.parquet
+
+    columns = (metadata.schema.column(index) for index in range(metadata.num_columns))
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    size = 0
+    with pyarrow.parquet.ParquetFile(file, read_dictionary=texts) as table:
+        for batch in table.iter_batches(batch_size=_BATCH, use_threads=False):
+            size += _bytes(batch)
+            if size > most:
+                break
+    return size
 
 
 def _batch_size(table: Any, group: int) -> int:
@@ -97,6 +120,10 @@ def _column_bytes(column: Any) -> int:
     import pyarrow
     import pyarrow.compute
 
+    if isinstance(column, (pyarrow.ListArray, pyarrow.LargeListArray)):
+        return _column_bytes(column.flatten())
+    if isinstance(column, pyarrow.StructArray):
+        return sum(map(_column_bytes, column.flatten()))
     if not pyarrow.types.is_dictionary(column.type):
         return int(column.nbytes)
     try:

@@ -25,7 +25,7 @@ MAX_EXPANSION = 1000
 every row may refer to."""
 
 SUSPICIOUS = 64 << 20
-"""Bytes of rows after which the size of all rows is computed if the file is much smaller: MAX_GROUP takes 30 s to read."""
+"""Bytes of rows after which the size of all rows is computed if the file is much smaller: 2 GiB take 30 s to read."""
 SUSPICIOUS_EXPANSION = 32
 
 

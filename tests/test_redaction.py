@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import quopri
 import re
 import shlex
 from random import Random
@@ -186,3 +187,37 @@ def test_pieces_of_a_short_password_do_not_spoil_a_message(secret):
 
 def test_a_secret_that_is_not_valid_text_is_removed():
     assert Redactor(["sk-canary\udcff"]).in_text("key sk-canary\udcff!") == f"key {MASK}!"
+
+
+@pytest.mark.parametrize(
+    "secret", ["sk-proj-0123456789abcdefghijklmnopqrstuvwxyz", "pass=word+with/signs", "geheim-ö-key-ü"]
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n    ", "=\n", "\\\n", "\\n"])
+def test_a_key_that_is_broken_into_lines_is_removed(secret, end):
+    redactor = Redactor([secret])
+    for at in range(1, len(secret)):
+        text = f"the key is {secret[:at]}{end}{secret[at:]} and more"
+        assert redactor.in_text(text) == "the key is [secret] and more"
+    thrice = end.join(secret[at : at + 9] for at in range(0, len(secret), 9))
+    assert secret[-8:] not in redactor.in_text(f"{thrice}.")
+
+
+@pytest.mark.parametrize("secret", ["sk-proj-0123456789", "a-key-of-some-length", "12345678"])
+@pytest.mark.parametrize("before", range(6))
+def test_base32_is_removed_at_any_offset(secret, before):
+    encoded = base64.b32encode(b"x" * before + secret.encode() + b"yz").decode()
+    for text in (encoded, encoded.lower(), encoded[:11] + "\n" + encoded[11:]):
+        assert "[secret]" in Redactor([secret]).in_text(text)
+
+
+def test_quoted_printable_is_removed():
+    secret = "key=with=signs-and-ö"
+    encoded = quopri.encodestring(b"some words before it " * 3 + secret.encode()).decode()
+    assert "=3D" in encoded
+    assert Redactor([secret]).in_text(encoded).replace("=\n", "").endswith("before it [secret]")
+
+
+def test_a_key_of_spaces_and_backslashes_takes_no_long_search():
+    secret = "a" + " \\" * 20 + "b"
+    text = "a" + "\n \\n \\\\ " * 2_000 + "b"
+    assert Redactor([secret]).in_text(text) == text

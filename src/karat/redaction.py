@@ -60,11 +60,11 @@ def without_secrets(value: object) -> Any:
 
 
 class Redactor:
-    """Replace secrets by `[secret]`: as they are, in base64, as numbers, and with any of their characters escaped.
+    """Replace secrets by `[secret]`: as they are, in base64 and base32, as numbers, and with any character escaped.
 
     Numbers are the bytes in hex, octal and decimal, also as lists. Escapes are those of JSON, `\\u`, `\\U` and `\\x`,
-    percent-encoding (also twice), forms (+ for a space) and HTML. UTF-16 is recognised in base64, in hex, and as text
-    with a NUL beside each character.
+    percent-encoding (also twice), forms (+ for a space), quoted-printable and HTML. UTF-16 is recognised in base64, in
+    hex, and as text with a NUL beside each character. All but numbers and escapes may be broken into lines.
     """
 
     def __init__(self, secrets: Iterable[str], *, shortest: int = SHORTEST) -> None:
@@ -72,16 +72,18 @@ class Redactor:
         literals: list[bytes] = []
         escapable: list[str] = []
         wide: list[str] = []
-        in_base64: list[bytes] = []
+        breakable: list[bytes] = []
         for secret in self.secrets:
             encoded = [
                 each
-                for each in (*_base64_forms(secret), *_hex_forms(secret))
+                for each in (*_base64_forms(secret), *_base32_forms(secret), *_hex_forms(secret))
                 if len(each) >= SHORTEST_ENCODED
             ]
             literals += [_bytes(secret), *encoded, *_quoted_forms(secret)]
             literals += [each for each in _number_forms(secret) if len(each) >= SHORTEST_ENCODED]
-            in_base64 += _base64_forms(secret)
+            breakable += [*_base64_forms(secret), *_base32_forms(secret)]
+            if not _LIKE_A_BREAK.search(secret):
+                breakable += [_bytes(secret), _quoted_printable(secret)]
             if all(ord(c) < 0x100 for c in secret):
                 wide.append("\0".join(secret))
             # The + and / of base64 are escaped in URLs and by some JSON writers; the rest of it is not.
@@ -96,17 +98,18 @@ class Redactor:
             b"\\": any(c in _BACKSLASH_ESCAPES or ord(c) < 0x20 for c in used),
             b"&": any(c in _HTML_ENTITIES for c in used),
             b"+": " " in used,
+            b"=": "=" in used or any(ord(c) > 0x7F for c in used),
         }
         self._signs = (*_ANY_CHARACTER, *(sign for sign, counts in signs.items() if counts))
         self._escaped = _escaped_pattern(escapable) if self.secrets else None
-        self._base64 = [form for form in dict.fromkeys(in_base64) if len(form) >= SHORTEST_ENCODED]
+        self._breakable = [form for form in dict.fromkeys(breakable) if len(form) >= SHORTEST_ENCODED]
         # One of two neighbouring pieces of a form is whole: lines of base64 are longer than both together.
-        halves = [(form, min(_PIECE, len(form) // 2)) for form in self._base64]
+        halves = [(form, min(_PIECE, len(form) // 2)) for form in self._breakable]
         self._pieces = tuple(
             dict.fromkeys(piece for form, half in halves for piece in (form[:half], form[half : 2 * half]))
         )
         self._wide = _escaped_pattern(wide) if wide else None
-        self._longest = max(map(len, [*escapable, *wide, *self._base64]), default=0)
+        self._longest = max(map(len, [*escapable, *wide, *self._breakable]), default=0)
 
     def __bool__(self) -> bool:
         return bool(self.secrets)
@@ -127,8 +130,8 @@ class Redactor:
 
     @functools.cached_property
     def _broken(self) -> re.Pattern[bytes]:
-        """Base64 with line breaks in it, as MIME and the `base64` program write it; made only where it is needed."""
-        forms = ["".join(f"\\x{byte:02x}{_BREAK}" for byte in each) for each in self._base64]
+        """Forms with line breaks in them, as MIME and the `base64` program write them; made only where it is needed."""
+        forms = ["".join(f"\\x{byte:02x}{_BREAK}" for byte in each) for each in self._breakable]
         return re.compile("|".join(each.removesuffix(_BREAK) for each in forms).encode())
 
     def in_text(self, text: str) -> str:
@@ -175,8 +178,10 @@ def _masked(pattern: re.Pattern[bytes], data: bytes, longest: int) -> bytes:
 
 
 _BREAKS = (b"\n", b"\r", b"\\n", b"\\r", b"%0", b"&#1")
-_BREAK = r"(?:(?:[\r\n]|\\{1,8}[rn]|%0[AaDd]|&#1[03];)(?:[ \t]|\\{1,8}t|%20|%09){0,8}){0,4}"
-"""What may stand between two characters of base64: line breaks, also escaped, and the indentation after them."""
+_BREAK = r"(?:(?:[=\\]?[\r\n]|\\{1,8}[rn]|%0[AaDd]|&#1[03];)(?:[ \t]|\\{1,8}t|%20|%09){0,8}){0,4}"
+"""What may stand between two characters: line breaks, also escaped or continued, and the indentation after them."""
+_LIKE_A_BREAK = re.compile(r"[\s\\%&]")
+"""Characters of a secret that could also belong to a break: to try both takes exponential time."""
 _PIECE = 8
 
 _ANY_CHARACTER = (b"%", b"\\u", b"\\U", b"\\x", b"&#")
@@ -212,6 +217,8 @@ def _character_pattern(character: str) -> str:
     names = [f"#0{{0,6}}{code}", f"#[xX]0{{0,6}}{_any_case(f'{code:x}')}"]
     names += [_HTML_ENTITIES[character]] if character in _HTML_ENTITIES else []
     forms.append(f"&(?:amp;){{0,3}}(?:{'|'.join(names)});?")
+    if character == "=" or code > 0x7F:
+        forms.append("".join(f"={_any_case(f'{byte:02x}')}" for byte in encoded))
     if character == " ":
         forms += [_literal(b"+"), _percent(b"+")]
     if character == "\\":
@@ -240,6 +247,26 @@ def _base64_forms(secret: str) -> list[bytes]:
         last = len(encoded.rstrip(b"=")) - (1 if (offset + len(raw)) % 3 else 0)
         forms.append(encoded[first:last])
     return [form for each in forms for form in (each, each.translate(bytes.maketrans(b"+/", b"-_")))]
+
+
+def _base32_forms(secret: str) -> list[bytes]:
+    """The same for base32, at each of five offsets."""
+    forms = []
+    raw = _bytes(secret)
+    for offset in range(5):
+        encoded = base64.b32encode(b"\0" * offset + raw)
+        first = -(-8 * offset // 5)
+        last = (offset + len(raw)) * 8 // 5
+        forms.append(encoded[first:last])
+    return [form for each in forms for form in (each, each.lower())]
+
+
+def _quoted_printable(secret: str) -> bytes:
+    plain = (
+        each.to_bytes() if 0x20 <= each < 0x7F and each != 0x3D else b"=%02X" % each
+        for each in _bytes(secret)
+    )
+    return b"".join(plain)
 
 
 def _hex_forms(secret: str) -> list[bytes]:

@@ -64,7 +64,7 @@ class Redactor:
 
     Numbers are the bytes in hex, octal and decimal, also as lists. Escapes are those of JSON, `\\u`, `\\U` and `\\x`,
     percent-encoding (also twice), forms (+ for a space), quoted-printable and HTML. UTF-16 is recognised in base64, in
-    hex, and as text with a NUL beside each character. All but numbers and escapes may be broken into lines.
+    hex, and as text with a NUL beside each character. Text, quoted-printable and base64 may be broken into lines.
     """
 
     def __init__(self, secrets: Iterable[str], *, shortest: int = SHORTEST) -> None:
@@ -81,7 +81,7 @@ class Redactor:
             ]
             literals += [_bytes(secret), *encoded, *_quoted_forms(secret)]
             literals += [each for each in _number_forms(secret) if len(each) >= SHORTEST_ENCODED]
-            breakable += [*_base64_forms(secret), *_base32_forms(secret)]
+            breakable += _base64_forms(secret)
             if not _LIKE_A_BREAK.search(secret):
                 breakable += [_bytes(secret), _quoted_printable(secret)]
             if all(ord(c) < 0x100 for c in secret):
@@ -258,7 +258,7 @@ def _base32_forms(secret: str) -> list[bytes]:
         first = -(-8 * offset // 5)
         last = (offset + len(raw)) * 8 // 5
         forms.append(encoded[first:last])
-    return [form for each in forms for form in (each, each.lower())]
+    return forms
 
 
 def _quoted_printable(secret: str) -> bytes:

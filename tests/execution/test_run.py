@@ -951,3 +951,31 @@ def test_a_larger_selection_pays_only_for_new_examples(store, tmp_path, monkeypa
             ids.append(run.id)
         assert len(set(ids)) == 3
         assert ids[0] == ids[-1]
+
+
+def test_a_larger_selection_judges_only_what_is_new(store, tmp_path, monkeypatch):
+    """Results are copied by content: the ten examples of a trial are not judged again with the others."""
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "cache"))
+    judged: list[object] = []
+
+    def own(outputs, expected):
+        judged.append(outputs)
+        return True
+
+    own.version = "1"  # what it appends to is no part of it
+
+    def answer(body):
+        asked = body["messages"][-1]["content"]
+        return '{"analysis": "", "pass": true}' if "response_format" in body else f"about {asked[:11]}"
+
+    with FakeProvider(answer) as server:
+        judge = {"name": "llm_judge", "params": {"judge": server.spec(), "criterion": "short"}}
+        task = karat.tasks.PromptTask("question {input}", model=server.spec())
+        sums = []
+        for options in ({"limit": 4}, {}, {"attempts": 2}):
+            run = karat.run(task, examples(12), store=store, **options)
+            evaluation = karat.evaluate(run, [judge, own])
+            assert evaluation.status == "success"
+            sums.append((server.count, len(judged), evaluation.counts.reused))
+    # Asked and judged 4 times; then 8 more times; then the 12 second attempts, whose outputs are the same as the first.
+    assert sums == [(8, 4, 0), (24, 12, 8), (36, 12, 48)]

@@ -19,6 +19,9 @@ SOURCE = Path(karat.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
 NO_MESSAGES = {"cli", "testing", "_weights.py"}
 """The command line itself, that of the fake provider, and a command line of pip."""
+COMMAND = re.compile(rf"\bkarat ({'|'.join({name.partition(' ')[0] for name in COMMANDS})})\b")
+NO_COMMANDS = {"cli", "view", "html_report.py", "stored_analyses.py"}
+"""The command line and what it serves, a file for people, and the names of stored analyses."""
 CALLED = (
     karat.run, karat.evaluate, karat.compare, karat.rank, karat.open_store, karat.Store.tag, karat.Dataset.from_file,
     karat.tasks.RecordedOutputs, karat.memory.evaluate,
@@ -74,6 +77,30 @@ def test_no_message_names_a_flag_to_a_caller_in_python():
         for line, text in strings_of(path)
         if FLAG.search(text) and text != "--store"  # of `Store.command`
     ]
+    assert found == []
+
+
+def test_no_message_names_a_command_to_a_caller_in_python():
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        if not NO_COMMANDS.isdisjoint(path.relative_to(SOURCE).parts):
+            continue
+        found += [f"{path.name}:{line}: {text!r}" for line, text in strings_of(path) if COMMAND.search(text)]
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        worded = {
+            id(part)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "wording"
+            for part in ast.walk(node.args[0])
+        }
+        found += [
+            f"{path.name}:{node.lineno}: a command that has no form in Python"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "command"
+            and id(node) not in worded
+        ]
     assert found == []
 
 

@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -177,6 +178,21 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
 
     close = difflib.get_close_matches(name.lower(), lowered, n=limit, cutoff=0.65)
     return [lowered[c] for c in close]
+
+
+def near_file(path: Path, beside: Iterable[str]) -> str:
+    """`: did you mean 'qa.jsonl'?` for a file that does not exist, by the names beside it; nothing where none is near.
+
+    An ending in common is no likeness.
+    """
+    stems: dict[str, list[str]] = {}
+    for name in sorted(beside):
+        stems.setdefault(os.path.splitext(name)[0], []).append(name)
+    close = [name for stem in nearest(path.stem, stems) for name in stems[stem]]
+    close.sort(key=lambda name: os.path.splitext(name)[1] != path.suffix)  # the same ending first
+    return (
+        f": did you mean {' or '.join(repr(str(path.parent / name)) for name in close[:2])}?" if close else ""
+    )
 
 
 MOST_KNOWN = 30

@@ -30,7 +30,7 @@ from karat.errors import (
     UnknownName,
     did_you_mean,
     failed_import,
-    nearest,
+    near_file,
     refuse_nul,
     unknown_key,
 )
@@ -172,12 +172,9 @@ def load_file(path: str | Path) -> ModuleType:
     refuse_nul(path)
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        beside = {
-            each.name: each
-            for each in itertools.islice(Path(path).expanduser().parent.glob("*.py"), MOST_SIBLINGS)
-        }
-        close = nearest(file.name, beside, 1)
-        raise RequestError(f"file not found: {path}{f': did you mean {beside[close[0]]}?' if close else ''}")
+        given = Path(path).expanduser()
+        beside = [each.name for each in itertools.islice(given.parent.glob("*.py"), MOST_SIBLINGS)]
+        raise RequestError(f"file not found: {path}{near_file(given, beside)}")
     stem = file.stem.replace(".", "_")  # a dot would be that of a package
     name = f"{stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
     if name not in sys.modules:

@@ -654,3 +654,35 @@ def test_a_full_device_is_not_reported_as_a_bug(project):
         assert done.returncode == 2
         assert "stdout" in done.stderr
         assert "bug" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "task.py:shout", "--data", "qaa", "--input", "question"],
+        ["run", "task.py:shout", "--data", "nothing", "--input", "question"],
+        ["run", "task.py:shout", "--data", "nothing.jsonl", "--input", "question"],
+        ["run", "task.py:shout", "--data", "qaa.json", "--input", "question"],
+        ["run", "nothing.yaml"],
+        ["run", "taks.py:shout", "--data", "qa.jsonl"],
+        ["judge", "audit", "--judge", "nope"],
+        ["graph", "nothing"],
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_leads_nowhere_has_the_nearest_one_and_leaves_nothing(karat, project, says, words):
+    (project / "other.yaml").write_text("")
+    said = karat(*words)
+    assert said.code == 2
+    says(said.err)
+    assert not (project / "karat.db").exists()
+
+
+def test_a_wrong_threshold_is_found_before_the_aggregation(karat, project):
+    karat("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "-e", "json_valid")
+    before = karat("ls", "aggregations", "--json").json
+    said = karat(
+        "aggregate", "latest", "-a", "mean", "-a", "accuracy", "--fail-under", "json_valid accuracy:x"
+    )
+    assert said.code == 2
+    assert karat("ls", "aggregations", "--json").json == before

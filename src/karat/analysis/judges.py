@@ -26,7 +26,7 @@ from karat.errors import (
     unknown_metadata,
     wording,
 )
-from karat.evaluators._base import build_evaluator
+from karat.evaluators._base import ResolvedEvaluator, build_evaluator, resolve_evaluator
 from karat.evaluators.judges._core import choice_name
 from karat.evaluators.judges.rubric import RUBRIC_PRESETS, Rubric, choice_worths, read_rubric
 from karat.execution.evaluate import evaluate
@@ -1337,15 +1337,20 @@ def audit(
     items = list(audit_items()[:limit])
     chosen = {name: ATTACKS[name] for name in (attacks if attacks is not None else ATTACKS)}
     examples = _examples(items, chosen, per_attack)
-    params = {"criterion": CRITERION, "judge": _twice(judge)}
+    evaluator = audit_evaluator(judge)
     run = run_stage(_stored_answer, _dataset("judge-audit", examples), store=store, **_quiet(options))
-    spec = {"name": "llm_judge", "params": params, "key": "audit"}
     options = {**options, "metadata": {AUDIT: True}}
-    first = evaluate(run, [spec], store=store, **options)
+    first = evaluate(run, [evaluator], store=store, **options)
     positions = _positions(items, judge, store, options)
     report = _report(first, positions, examples, confidence)
     stored = _store(store, report, [first], confidence)
     return msgspec.structs.replace(report, id=stored.id)
+
+
+def audit_evaluator(judge: object) -> ResolvedEvaluator:
+    """The evaluator of an audit; it is built before anything is stored, which finds an unknown model."""
+    params = {"criterion": CRITERION, "judge": _twice(judge)}
+    return resolve_evaluator({"name": "llm_judge", "params": params, "key": "audit"})
 
 
 def _twice(judge: Any) -> dict[str, Any]:
@@ -1552,7 +1557,8 @@ def _store(
         for name, each in report.by_attack.items()
     ]
     if not report.judge:
-        raise RequestError("the judge gave no verdict on any answer of the audit: karat show says why")
+        why = " ".join(_where_failed(each) for each in evaluations[:1])
+        raise RequestError(f"the judge gave no verdict on any answer of the audit: {why} says why")
     header = AggregationHeader(
         format=FORMAT,
         id="",

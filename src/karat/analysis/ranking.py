@@ -74,7 +74,7 @@ from karat.formatting import (
 from karat.records import FORMAT, Estimate, Failed, ItemResult, Ok, Result, Skipped, groups_of
 from karat.stats._paired import score_differences
 from karat.store import Store
-from karat.store.backend import NOT_APPLICABLE, OK, REUSED, RecordDecoder, latest
+from karat.store.backend import NOT_APPLICABLE, OK, REUSED, RecordDecoder, latest, restore_from_copy
 from karat.store.columns import (
     ORDERS,
     ItemColumns,
@@ -315,7 +315,7 @@ class _Comparisons:
         if lost is not None:
             raise StoreError(
                 f"{evaluation.id} has no record of a comparison of example {lost + 1} that its columns have:"
-                " restore the store from a copy (karat doctor lists the damage)"
+                f" {restore_from_copy()}"
             )
         return list(waiting.values())
 

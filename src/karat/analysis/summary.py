@@ -191,7 +191,10 @@ class _Gathering:
                         self.aggregations[newest.id] = newest
 
     def _outdated(self, aggregation: Aggregation, what: str) -> str:
-        again = self.store.command("aggregate", *aggregation.header.evaluations)
+        evaluations = aggregation.header.evaluations
+        again = wording(
+            self.store.command("aggregate", *evaluations), f"karat.aggregate({evaluations}, store=store)"
+        )
         return f"{aggregation.id} {what}: its evaluation has changed since; compute it again with {again}"
 
     def _note_different_evaluators(self) -> None:

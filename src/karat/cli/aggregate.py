@@ -21,6 +21,7 @@ from karat.cli.parser import (
     add_stage_options,
     add_threshold_option,
     import_from_here,
+    read_thresholds,
 )
 from karat.cli.terminal import Terminal
 from karat.errors import KaratError, UnknownName, with_article
@@ -46,6 +47,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.store import open_existing
 
     import_from_here()
+    read_thresholds(given.fail_under)  # a wrong one is found before anything is stored
     with open_existing(given.store) as store:
         evaluations = [_evaluation(store, each) for each in given.evaluations]
         for asked, found in zip(given.evaluations, evaluations, strict=True):

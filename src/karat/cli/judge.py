@@ -547,16 +547,18 @@ def _audit(given: argparse.Namespace, terminal: Terminal) -> int:
     """
     import msgspec
 
-    from karat.analysis.judges import audit
+    from karat.analysis.judges import audit, audit_evaluator
     from karat.formatting import Block, Details, Paragraph, Table
     from karat.store import open_store
 
     judges = _judges(given.judge)
     if len(judges) > 1:
         raise UsageError("karat judge audit takes one --judge; write a jury as JSON: '{\"models\": […]}'")
+    judge = judges[0] if judges else None
+    audit_evaluator(judge)  # a mistake leaves no store behind
     with open_store(given.store) as store:
         found = audit(
-            judges[0] if judges else None,
+            judge,
             store=store,
             limit=given.limit,
             confidence=given.confidence,

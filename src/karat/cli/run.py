@@ -38,7 +38,15 @@ from karat.cli.parser import (
     whole,
 )
 from karat.cli.terminal import Terminal
-from karat.errors import ConfigError, RequestError, UnknownName, did_you_mean, field_name, nearest
+from karat.errors import (
+    ConfigError,
+    RequestError,
+    UnknownName,
+    did_you_mean,
+    field_name,
+    near_file,
+    nearest,
+)
 from karat.formatting import Block, Details, Paragraph
 from karat.layout import Styled
 
@@ -381,9 +389,14 @@ def _dataset(given: argparse.Namespace) -> tuple[Any, DataSample]:
         raise UsageError("--data: standard input is not read: write it to a file, as cat > data.jsonl does")
     path = Path(given.data)
     if not path.exists() and path.suffix not in FORMATS and path.parent == Path():
-        with open_existing(given.store) as store:
-            stored = store.datasets.get(given.data)
-            return stored.label, DataSample(stored)
+        try:
+            with open_existing(given.store) as store:
+                stored = store.datasets.get(given.data)
+                return stored.label, DataSample(stored)
+        except (RequestError, UnknownName) as error:
+            close = near_file(path, [each.name for each in Path().iterdir() if each.suffix in FORMATS])
+            stored_as = " As the name of a dataset" if close else ", and as the name of a dataset"
+            raise UnknownName(f"--data: there is no file {given.data}{close}{stored_as}: {error}") from None
     dataset = Dataset.from_file(
         path,
         input=_fields(given.input),
@@ -550,11 +563,10 @@ def near(text: str) -> str | None:
     try:
         for _, each in zip(range(MOST), folder.iterdir(), strict=False):
             if _runs(each):
-                names[each.name] = each
                 names.setdefault(each.stem, each)
     except OSError:
         return None
-    close = nearest(Path(file).name, names, 1)
+    close = nearest(Path(file).stem, names, 1)  # an ending in common is no likeness
     if not close:
         return None
     found = names[close[0]]

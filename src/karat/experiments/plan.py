@@ -18,7 +18,7 @@ from karat.errors import (
     MissingDependency,
     RequestError,
     did_you_mean,
-    nearest,
+    near_file,
     refuse_nul,
     unknown_metadata,
     wording,
@@ -154,8 +154,8 @@ def refuse_missing(path: Path) -> None:
     if not folder.is_dir():
         raise RequestError(f"file not found: {path} (no folder {folder})")
     endings = YAML if path.suffix in YAML else (path.suffix,)
-    close = nearest(path.name, [each.name for each in folder.iterdir() if each.suffix in endings])
-    raise RequestError(f"file not found: {path}" + (f": did you mean {folder / close[0]}?" if close else ""))
+    names = [each.name for each in folder.iterdir() if each.suffix in endings]
+    raise RequestError(f"file not found: {path}{near_file(path, names)}")
 
 
 def file_beside(name: str, folder: Path) -> str:

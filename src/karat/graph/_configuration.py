@@ -20,7 +20,7 @@ from karat.datasets import (
     source_rows,
 )
 from karat.documents import Document, Place, read_document
-from karat.errors import ConfigError, RequestError, did_you_mean, nearest, wording
+from karat.errors import ConfigError, RequestError, did_you_mean, near_file, nearest, wording
 from karat.graph._functions import Applied
 from karat.graph._lookup import TaskPlace, find_task
 from karat.graph._output import OutputMap, read_output
@@ -147,8 +147,7 @@ def missing_files(data: dict[str, Any], place: TaskPlace) -> list[tuple[Place, s
             continue
         path = source_file(each["file_path"], place.folder)
         if not path.exists():
-            names = _beside(path)
-            near = f": {did_you_mean(path.name, names)}" if nearest(path.name, names) else ""
+            near = near_file(path, _beside(path))
             steps: Place = ("data_config", "source", *([at] if several else []), "file_path")
             found.append((steps, f"{path} does not exist{near}"))
     return found

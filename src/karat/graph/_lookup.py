@@ -124,7 +124,8 @@ def find_task(name: str) -> TaskPlace:
     if file is not None:
         return TaskPlace(file)
     raise UnknownName(
-        f"no task {name!r}: neither the working folder, tasks/ nor the shipped tasks have it with a {FILE};"
+        f"no task {name!r}: no folder of that name in the working folder, in tasks/, or among the shipped tasks has a"
+        f" {FILE};"
         f" {did_you_mean(name.removeprefix('tasks.').replace('.', '/'), known_tasks())}"
     )
 

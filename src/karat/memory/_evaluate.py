@@ -405,7 +405,8 @@ def _audit_notices(aggregation: karat.Aggregation) -> list[str]:
         for each in aggregation.estimates
         if each.evaluator in BY_KEY and "audit" in each.metadata
     }
-    return [note + ("" if audit else ": karat judge audit measures it") for note, audit in notes.items()][:1]
+    measure = wording("karat judge audit", "karat.analysis.judges.audit")
+    return [note + ("" if audit else f": {measure} measures it") for note, audit in notes.items()][:1]
 
 
 async def evaluate_async(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import karat
-from karat.errors import option, plural
+from karat.errors import option, plural, wording
 from karat.formatting import Block, Details, Heading, Paragraph, Table
 from karat.formatting import interval as interval_text
 from karat.memory._dimensions import BY_KEY, DIMENSIONS
@@ -83,7 +83,7 @@ def report_blocks(made: MemoryEvaluation) -> list[Block]:
     blocks += [Paragraph(note) for note in made.notices]
     blocks += [Paragraph(problem) for problem in made.problems]
     blocks.append(Paragraph(f"wrote five files to {made.output_dir}"))
-    rows = made.evaluation.store.command("show", made.evaluation.id)
+    rows = wording(made.evaluation.store.command("show", made.evaluation.id), "evaluation.rows()")
     blocks.append(Paragraph(f"run {made.run.id}; its rows: {rows}"))
     return blocks
 

@@ -285,8 +285,9 @@ def _meant(spec: str, definitions: dict[str, Any]) -> str:
     else:
         near += [f"{each}/{shown}" for each in known if find_price(f"{each}/{shown}") is not None]
         near += [f"local/{each}" for each in nearest(shown, KNOWN)]
+    lists = wording("karat models", "karat.models.available()")
     forms = (
-        "a model is written PROVIDER/NAME (openai/…, anthropic/…, local/…; karat models lists the providers), "
+        f"a model is written PROVIDER/NAME (openai/…, anthropic/…, local/…; {lists} lists the providers), "
         "NAME@http://host:port/v1, or is a name defined in models.yaml"
     )
     return f"did you mean {' or '.join(repr(each) for each in near)}? ({forms})" if near else forms

@@ -21,7 +21,7 @@ import msgspec
 from karat.errors import MissingDependency, StoreError
 from karat.records import ItemResult, Output, Usage, usage_of
 from karat.serialization import encode
-from karat.store.backend import OK, REUSED, RecordDecoder, StoredRow, latest
+from karat.store.backend import OK, REUSED, RecordDecoder, StoredRow, latest, restore_from_copy
 from karat.store.columns import cost_of, item_name
 from karat.store.rows import error_text, expected_comparisons, metadata_of, place_name
 from karat.store.run_labels import run_labels
@@ -283,10 +283,7 @@ class _Views:
 
 
 def _wrong(name: str, what: str) -> StoreError:
-    return StoreError(
-        f"the store has a record whose {name} is not {what}; restore the store from a copy"
-        " (karat doctor lists the damage)"
-    )
+    return StoreError(f"the store has a record whose {name} is not {what}; {restore_from_copy()}")
 
 
 # Batches of rows -----------------------------------------------------------------

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import msgspec
 
-from karat.errors import StoreError, StoreRefused
+from karat.errors import StoreError, StoreRefused, wording
 from karat.serialization import prepared
 
 T = TypeVar("T")
@@ -56,6 +56,11 @@ class StoredRow(NamedTuple):
     """Its columns, when it is appended; None for an example, and for a record that is read."""
 
 
+def restore_from_copy() -> str:
+    """What to do about a damaged store."""
+    return f"restore the store from a copy ({wording('karat doctor', 'store.verify()')} lists the damage)"
+
+
 class RecordDecoder(Generic[T]):
     """A decoder of stored content of one type. Content of another type is an error of the store, not of the caller."""
 
@@ -71,7 +76,7 @@ class RecordDecoder(Generic[T]):
         except (msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
             raise StoreError(
                 f"the store has a record that is not {self._type.__name__.strip('_')}: {error};"
-                " restore the store from a copy (karat doctor lists the damage)"
+                f" {restore_from_copy()}"
             ) from error
 
     def decode_all(self, payloads: Sequence[bytes]) -> list[T]:

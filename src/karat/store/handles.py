@@ -33,7 +33,7 @@ from karat.records import (
     RunHeader,
     Status,
 )
-from karat.store.backend import RecordDecoder, ScannedFields, StoredRow, latest
+from karat.store.backend import RecordDecoder, ScannedFields, StoredRow, latest, restore_from_copy
 from karat.store.lease import holder_of
 from karat.store.rows import Row, evaluation_rows, row_tables, run_rows
 
@@ -245,10 +245,7 @@ def _incomplete(handle: StoredDataset | Run | Evaluation, what: str) -> StoreErr
     backend = handle.store.backend
     if backend.header(handle.number) is None:
         return StoreError(f"{handle.id} was removed from {backend.url} while it was read")
-    return StoreError(
-        f"{handle.id} in {backend.url} is damaged: {what}; restore the store from a copy"
-        " (karat doctor lists the damage)"
-    )
+    return StoreError(f"{handle.id} in {backend.url} is damaged: {what}; {restore_from_copy()}")
 
 
 class _Identified(msgspec.Struct):

@@ -24,6 +24,7 @@ from karat.store.backend import (
     TextPattern,
     checksum,
     item_order,
+    restore_from_copy,
 )
 
 _HEADER = "number, kind, id, configuration, created, finished, payload"
@@ -195,8 +196,7 @@ class SqlBackend:
 
     def _damaged(self, parent: int, records: str = "records") -> StoreError:
         return StoreError(
-            f"{self._name(parent)} in {self.url} has {records} with damaged content: restore the store from a copy"
-            " (karat doctor lists the damage)"
+            f"{self._name(parent)} in {self.url} has {records} with damaged content: {restore_from_copy()}"
         )
 
     def _scan(self, parent: int, start: int, stop: int) -> tuple[list[StoredRow], list[StoredRow]]:
@@ -337,8 +337,8 @@ class SqlBackend:
                 # `_is_sound` written out: a large store has some ten thousand segments.
                 if not isinstance(payload, bytes) or crc32(payload) != expected:
                     raise StoreError(
-                        f"the columns of {self._name(parent)} in {self.url} are damaged: restore the store from a"
-                        " copy (karat doctor lists the damage)"
+                        f"the columns of {self._name(parent)} in {self.url} are damaged:"
+                        f" {restore_from_copy()}"
                     )
                 yield int(number), int(records), payload
             after = last
@@ -493,8 +493,7 @@ class SqlBackend:
             are_texts = isinstance(id, str) and isinstance(kind, str) and isinstance(configuration, str)
             if not are_texts or (expected is not None and not _is_sound(payload, expected)):
                 raise StoreError(
-                    f"the header of {id} in {self.url} has damaged content: restore the store from a copy"
-                    " (karat doctor lists the damage)"
+                    f"the header of {id} in {self.url} has damaged content: {restore_from_copy()}"
                 )
         return [HeaderRow._make(row[:-1]) for row in rows]
 

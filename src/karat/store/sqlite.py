@@ -22,7 +22,7 @@ from zlib import crc32
 
 from karat.errors import KaratError, StoreError, StoreRefused, plural, wording
 from karat.files import write_ahead
-from karat.store.backend import SCHEMA, ItemKeys, StoredRow, TextPattern
+from karat.store.backend import SCHEMA, ItemKeys, StoredRow, TextPattern, restore_from_copy
 from karat.store.columns import pack
 from karat.store.sql import SqlBackend, like_pattern
 
@@ -331,10 +331,7 @@ class SqliteBackend(SqlBackend):
             raise self._not_readable("records are missing or damaged")
 
     def _not_readable(self, reason: str) -> StoreError:
-        return StoreError(
-            f"{self.path} was damaged while it was in use ({reason}): restore it from a copy (karat doctor lists the"
-            " damage)"
-        )
+        return StoreError(f"{self.path} was damaged while it was in use ({reason}): {restore_from_copy()}")
 
     def _reason(self, error: Exception) -> str:
         code = _code(error)

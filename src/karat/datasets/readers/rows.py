@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast, final
 
 import msgspec
 
-from karat.errors import DataError, RequestError, did_you_mean, nearest
+from karat.errors import DataError, RequestError, did_you_mean, near_file
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -282,5 +282,4 @@ def size_of_regular_file(path: Path) -> int:
     if exists:
         kind = "a folder" if path.is_dir() else "not a regular file"
         raise DataError(f"{path} is {kind}: give the path of a file")
-    hint = f": {did_you_mean(path.name, siblings)}" if nearest(path.name, siblings) else ""
-    raise DataError(f"{path} does not exist{hint}")
+    raise DataError(f"{path} does not exist{near_file(path, siblings)}")

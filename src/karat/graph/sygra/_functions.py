@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, Field
 
 from karat.documents import read_document
-from karat.errors import RequestError
+from karat.errors import RequestError, wording
 from karat.graph._state import Message, as_message
 from karat.graph.metrics._aggregator_metrics import (
     F1ScoreMetric,
@@ -79,7 +79,8 @@ class BaseTaskExecutor:
         raise RequestError(f"{cls.__qualname__} extends BaseTaskExecutor, which has no effect: {cls.REMEDY}")
 
     def __init__(self, *given: Any, **more: Any) -> None:
-        raise RequestError(f"a task executor cannot be created: {self.REMEDY}, and run it with `karat run`")
+        run = wording("karat run", "karat.run")
+        raise RequestError(f"a task executor cannot be created: {self.REMEDY}, and run it with {run}")
 
 
 def tool(function: Callable[..., Any] | str | None = None, *more: Any, **options: Any) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from karat.errors import RequestError, did_you_mean
+from karat.errors import RequestError, did_you_mean, wording
 from karat.files import cache_folder
 from karat.models._failures import one_line
 
@@ -68,7 +68,9 @@ def find(name: str) -> Path:
             verify(path, KNOWN[name].sha256)
             return path
     where = f"neither in KARAT_MODEL_PATH ({own}) nor in the other places" if own else "not on this machine"
-    remedy = "karat models pull" if own else "karat models pull, or set KARAT_MODEL_PATH"
+    remedy = wording("karat models pull", "karat.models.pull()") + (
+        "" if own else ", or set KARAT_MODEL_PATH"
+    )
     raise RequestError(f"the weights of local/{name}, {KNOWN[name].file}, are {where}: {remedy}")
 
 

@@ -15,7 +15,7 @@ from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 from yaml.reader import ReaderError
 
-from karat.errors import ConfigError
+from karat.errors import ConfigError, near_file
 
 LONGEST = 10_000_000
 MOST_VALUES = 100_000
@@ -94,6 +94,9 @@ def read_document(path: Path) -> Document:
                 [f"is larger than {LONGEST:,} bytes: move the data to a separate file"], str(path)
             )
         text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise ConfigError([f"does not exist{near_file(path, beside)}"], str(path)) from error
     except OSError as error:
         raise ConfigError([f"cannot be read: {error.strerror}"], str(path)) from error
     except UnicodeDecodeError as error:

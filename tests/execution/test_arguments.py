@@ -136,3 +136,38 @@ def test_a_failure_has_no_context_of_the_event_loop(store: Any) -> None:
     with pytest.raises(UnknownName) as failure:
         karat.run(same, "missing", store=store)
     assert not isinstance(failure.value.__context__, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": "loca"},
+        {"labels": "baseline"},
+        {"labels": 5},
+        {"labels": [5]},
+        {"metadata": [1]},
+        {"store": 5},
+    ],
+    ids=str,
+)
+def test_options_of_the_wrong_kind_are_refused_also_where_the_run_is_finished(refuses, options):
+    with karat.open_store("memory://") as store:
+        rows = [{"id": "a", "input": "x"}]
+        karat.run(str.upper, rows, store=store)
+        with refuses(RequestError):
+            karat.run(str.upper, rows, **{"store": store, **options})
+
+
+@pytest.mark.parametrize("task", ["anser", "experiment.yaml", "nothing.py:answer"])
+def test_a_text_that_is_no_task_says_what_is(refuses, task):
+    with refuses(RequestError):
+        karat.run(task, [{"input": "x"}], store="memory://")
+
+
+@pytest.mark.parametrize("name", ["experimnt.yaml", "nothing.yaml", "folder"])
+def test_an_experiment_that_is_not_there_names_the_nearest_file(refuses, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "experiment.yaml").write_text("task: x\n")
+    with refuses(RequestError):
+        karat.experiment(name)

@@ -143,6 +143,10 @@ def read_options(
 
         budget = as_budget(budget)
     check_labels(values.get("labels", ()))
+    if not isinstance(values.get("metadata") or {}, Mapping):
+        raise RequestError(
+            f"metadata is {values['metadata']!r:.60}: it must be a mapping, such as {{'by': 'ana'}}"
+        )
     described = {"labels": list(values.get("labels", ())), "metadata": dict(values.get("metadata") or {})}
     cache = values.get("cache", "use")
     return Options(

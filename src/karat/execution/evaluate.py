@@ -171,6 +171,7 @@ async def evaluate_async(
         concurrency=concurrency,
         progress=progress,
     )
+    engines.get(how.engine)  # an unknown one is refused before anything is stored
     given, amending = as_list(runs), as_list(amend)
     the_store = store_of(store, given, amending)
     amended = [handle_of(the_store.evaluations, each) for each in amending]

@@ -87,6 +87,7 @@ async def run_async(
         progress=progress,
     )
     check_numbers(attempts=attempts, limit=limit, offset=offset)
+    make_engine = engines.get(how.engine)
     the_task = as_task(task)
     the_store = store_of(store, [dataset])
     data = the_store.datasets.put(dataset_of(dataset, the_store))
@@ -146,7 +147,7 @@ async def run_async(
     expected = Together([run], count)
     stage = Stage(run, lease, decision, how, total=expected.total(), name="run")
     work = _RunWork(the_task, data, run, stage, wanted.code)
-    engine = engines.get(how.engine)(how.concurrency, how.timeout)
+    engine = make_engine(how.concurrency, how.timeout)
     try:
         await stage.work([Phase(work, work.missing(expected.last), engine)])
     finally:

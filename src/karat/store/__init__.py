@@ -288,6 +288,10 @@ def open_store(url: str | os.PathLike[str] | Store | None = None, *, read_only: 
 
 def _factory(url: str | os.PathLike[str] | None) -> tuple[Any, str]:
     """What opens a store, and its whole URL."""
+    if url is not None and not isinstance(url, (str, os.PathLike)):
+        raise RequestError(
+            f"{url!r:.60} is not a store: give a URL such as {DEFAULT_URL}, a path, or open_store(…)"
+        )
     text = os.fspath(url) if url is not None else os.environ.get("KARAT_STORE") or DEFAULT_URL
     scheme, separator, _ = text.partition("://")
     _refuse_misread(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from karat.errors import RequestError
@@ -242,6 +242,10 @@ def check_labels(labels: Sequence[str]) -> None:
 
     `latest` means the latest, an id means what has it, and no address keeps `.` or `..`.
     """
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
+        raise RequestError(f"labels is {labels!r:.60}: it must be a list of texts, such as ['baseline']")
     for label in labels:
+        if not isinstance(label, str):
+            raise RequestError(f"{label!r:.60} cannot be a label: labels are texts")
         if not label.strip() or label in ("latest", ".", "..") or _LIKE_AN_ID.fullmatch(label):
             raise RequestError(f"{label!r} cannot be a label: use another word")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from karat.errors import RequestError
+from karat.errors import RequestError, UnknownName, nearest
 from karat.lazy import exports
 from karat.registry import Registry
 from karat.tasks.function import Context as Context
@@ -42,7 +42,18 @@ def as_task(given: object) -> Task:
     if isinstance(given, Task):
         return given
     if isinstance(given, str):
-        return as_task(tasks.get(given))
+        if given.endswith((".yaml", ".yml")):
+            raise RequestError(
+                f"{given} is an experiment or a graph: call karat.experiment({given!r}), or load_task of karat.graph"
+            )
+        try:
+            return as_task(tasks.get(given))
+        except UnknownName:
+            if ":" in given or "." in given or nearest(given, tasks.list()):
+                raise
+            raise UnknownName(
+                f"unknown task {given!r}: give a function, file.py:function or package.module.function"
+            ) from None
     if isinstance(given, type):
         try:
             return as_task(given())

@@ -187,8 +187,10 @@ def near_file(path: Path, beside: Iterable[str]) -> str:
     """
     stems: dict[str, list[str]] = {}
     for name in sorted(beside):
-        stems.setdefault(os.path.splitext(name)[0], []).append(name)
-    close = [name for stem in nearest(path.stem, stems) for name in stems[stem]]
+        stems.setdefault(f"{os.path.splitext(name)[0]}.", []).append(
+            name
+        )  # the dot: short names differ by a letter
+    close = [name for stem in nearest(f"{path.stem}.", stems) for name in stems[stem]]
     close.sort(key=lambda name: os.path.splitext(name)[1] != path.suffix)  # the same ending first
     return (
         f": did you mean {' or '.join(repr(str(path.parent / name)) for name in close[:2])}?" if close else ""

@@ -13,7 +13,7 @@ import pytest
 import karat
 from karat.analysis.judges import audit
 from karat.cli import main
-from karat.errors import KaratError, RequestError, UnknownName
+from karat.errors import KaratError, RequestError, UnknownName, for_command_line
 from karat.formatting import Heading, Paragraph, Table, as_text
 from karat.layout import Layout, display_width
 from karat.memory import _pipeline as pipeline
@@ -166,7 +166,9 @@ def test_the_report_names_the_run_and_its_rows(two):
     _, one, _ = two
     printed = one.report()
     assert one.run.id in printed
-    assert f"karat show {one.evaluation.id}" in printed
+    assert "its rows: evaluation.rows()" in printed
+    with for_command_line():
+        assert f"its rows: karat show {one.evaluation.id}" in one.report()
 
 
 def test_unequal_settings_are_refused_unless_asked_for(tmp_path, capsys, says):

@@ -34,7 +34,7 @@ def test_every_kind_is_listed_with_what_it_needs(monkeypatch, define):
 
 def test_absent_weights_are_needed(monkeypatch, folder):
     monkeypatch.setattr("karat.models.providers._weights.places", lambda weights: iter(()))
-    assert "karat models pull" in rows()["local/smollm2-135m"]["needs"]
+    assert "karat.models.pull()" in rows()["local/smollm2-135m"]["needs"]
 
 
 def test_a_check_is_a_real_call_past_the_cache(provider):

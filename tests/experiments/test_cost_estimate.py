@@ -308,6 +308,16 @@ def test_the_embedded_model_costs_nothing_and_ends_at_its_own_limit(experiment, 
     assert judge.input_tokens.high is not None
 
 
+def test_the_upper_limit_allows_for_a_chat_template(experiment):
+    """The template of the embedded model adds some 30 tokens to a prompt, which may be most of it."""
+    _, plan = experiment
+    Path("d.jsonl").write_text('{"id": "a", "q": "Hi"}\n{"id": "b", "q": "Hello"}\n')
+    planned = plan("prompt: '{input}', model: local/smollm2-135m, max_tokens: 1")
+    (made,) = estimate_plan(planned)
+    (asked,) = estimate_plan(planned, sample=2)
+    assert made.input_tokens.low <= asked.input_tokens.value <= made.input_tokens.high
+
+
 def test_the_price_list_knows_the_longest_answer(experiment):
     _, plan = experiment
     text = Path("models.yaml").read_text()

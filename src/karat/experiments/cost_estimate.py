@@ -23,6 +23,7 @@ from karat.evaluators.judges._base import JudgeEvaluator
 from karat.execution.judgments import Judgment, PreparedEvaluator, asks_no_model
 from karat.experiments.plan import Plan, PlannedRun
 from karat.models import Endpoint, Limits, Model, Reply
+from karat.models._prices import MESSAGE_TOKENS
 from karat.models.providers import Tokens
 from karat.records import FORMAT, Call, Example, Ok, Output, groups_of
 from karat.tasks.function import Context, Task
@@ -142,6 +143,7 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int, batch: bo
     mean = sum(size for size, _ in sizes) / len(sizes) if sizes else 0.0
     has_media = any(media for _, media in sizes)
     low, value, high = (items * mean / each for each in BYTES_PER_TOKEN)
+    high += items * MESSAGE_TOKENS * (len(task.messages) + 1)  # what a chat template may add
     most, price = task.answer_tokens, _endpoint_of(task.model, batch).price_at_tier
     output = Range(None, 0.0, None if most is None else float(items * most))
     cost = Range(None, None, None)
@@ -152,7 +154,7 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int, batch: bo
         cost = Range(None, low * (price.input if price.cache_read is None else price.cache_read) / 1e6, upper)
         if price.free:
             cost = FREE
-    basis = "input tokens from prompt size, at 2.5 to 5.5 bytes per token"
+    basis = "input tokens from prompt size, at 2.5 to 5.5 bytes per token, and a chat template"
     if most is None:
         basis += f"; max_tokens is not set, and the model's own limit is unknown: {_run_five()}"
     else:
@@ -174,11 +176,11 @@ class _Recorder:
 
     def __init__(self, model: Model, batch: bool) -> None:
         self.spec, self.endpoint, self.identity = model.spec, _endpoint_of(model, batch), model.identity
-        self.requests: list[tuple[int, int]] = []
+        self.requests: list[tuple[int, int, int]] = []
 
     async def generate(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Reply:
         size = sum(len(str(message["content"]).encode()) for message in messages)
-        self.requests.append((size, int(options["max_tokens"])))
+        self.requests.append((size, len(messages), int(options["max_tokens"])))
         return Reply(text=json.dumps(_instance(options["schema"].schema)))
 
 
@@ -295,8 +297,10 @@ async def _dry_run(
     highest: float | None = 0.0
     inputs, outputs, seconds = 0.0, 0.0, []
     for each in recorders:
-        read = sum(size for size, _ in each.requests) / bytes_per_token / count
-        written = sum(limit for _, limit in each.requests) / count
+        read = sum(size for size, _, _ in each.requests) / bytes_per_token / count
+        if bytes_per_token == BYTES_PER_TOKEN[-1]:  # the upper limit
+            read += sum(MESSAGE_TOKENS * (messages + 1) for _, messages, _ in each.requests) / count
+        written = sum(limit for _, _, limit in each.requests) / count
         inputs, outputs = inputs + read, outputs + written
         seconds += _paced(each.endpoint.limits, len(each.requests) / count, read)
         price = each.endpoint.price_at_tier

@@ -64,7 +64,7 @@ def test_a_task_executor_says_where_its_work_is_done_here(refuses):
     base = importlib.import_module("sygra.core.base_task_executor").BaseTaskExecutor
     with refuses(RequestError):
         type("TaskExecutor", (base,), {})
-    with pytest.raises(RequestError, match="karat.run"):
+    with pytest.raises(RequestError, match=r"karat\.run"):
         base({})
 
 

@@ -6,16 +6,15 @@ list. One that others write needs only `calculate`; it is folded by keeping the 
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from karat.aggregators import Aggregate, Aggregator, Group, aggregators, not_applicable
 from karat.errors import RequestError
-from karat.graph.metrics._unit import UnitMetricResult, metric_named
+from karat.graph.metrics._unit import Adapter, Metric, MetricRegistry, UnitMetricResult
 from karat.records import Estimate, Ok, Result
-from karat.registry import Registry, check_parameters
+from karat.registry import Registry
 
 M = TypeVar("M", bound=type["BaseAggregatorMetric"])
 
@@ -31,36 +30,12 @@ aggregator_metrics: Registry[Callable[..., Any]] = Registry(
 )
 
 
-class BaseAggregatorMetric:
-    """Base of aggregator metrics: override `calculate`, or the four steps of a fold.
+class BaseAggregatorMetric(Metric):
+    """Base of aggregator metrics: override `calculate`, or the four steps of a fold."""
 
-    `config` is what it was built with. Override `validate_config` to check it (raise ValueError).
-    """
-
-    name: ClassVar[str] = ""
-    """The name it is registered under; the decorator `aggregator_metric` sets it where the class has none."""
     over: ClassVar[frozenset[str]] = frozenset({"single"})
     locates_missing: ClassVar[bool] = False
     """Whether `add` gets `{"metadata": …}` in the place of None where more is known of a result that is missing."""
-
-    def __init__(self, **config: Any) -> None:
-        self.config = config
-        self.validate_config()
-        self.metadata = self.get_metadata()
-
-    def validate_config(self) -> None:  # a metric without parameters has nothing to check
-        """Checks `self.config`. Called once, at construction."""
-
-    def get_metadata(self) -> Any:
-        """The name of the metric and the first line of its docstring, unless overridden."""
-        return {
-            "name": self.get_metric_name(),
-            "description": (type(self).__doc__ or "").strip().partition("\n")[0],
-        }
-
-    def get_metric_name(self) -> str:
-        """The name it is registered under."""
-        return self.name or type(self).__name__
 
     def as_aggregator(self) -> MetricAggregator:
         """This metric as an aggregator over stored results."""
@@ -160,50 +135,15 @@ def aggregator_metric(name: str) -> Callable[[M], M]:
     return add
 
 
-class AggregatorMetricRegistry:
-    """The registered aggregator metrics, as the graph tasks ask for them."""
+class AggregatorMetricRegistry(MetricRegistry):
+    """The registered aggregator metrics."""
+
+    kind, article, registered = "aggregator metric", "an", aggregator_metrics
 
     @classmethod
-    def register(cls, name: str, metric_class: object, aliases: Iterable[str] = ()) -> None:
-        """Registers a class under a name; a name that another class has is refused."""
-        if not isinstance(name, str) or not name:
-            raise RequestError(f"an aggregator metric needs a name, not {name!r}")
-        if not isinstance(metric_class, type) or not callable(getattr(metric_class, "calculate", None)):
-            raise RequestError(f"aggregator metric {name!r} must be a class with calculate(results)")
-        aggregator_metrics.register(name, *aliases)(metric_class)
-        if issubclass(metric_class, BaseAggregatorMetric) and not metric_class.name:
-            metric_class.name = name
-
-    @classmethod
-    def get_metric(cls, name: str, /, **params: Any) -> Any:
-        """A metric built with its parameters; an unknown name or parameter names the nearest known one."""
-        metric_class = metric_named(aggregator_metrics, name)
-        what = f"aggregator metric {name!r}"
-        try:
-            return metric_class(**params)
-        except (TypeError, ValueError) as error:
-            check_parameters(metric_class, params, what)  # which says more of a parameter that there is not
-            raise RequestError(f"{what}: {error}") from error
-
-    @classmethod
-    def get_metric_class(cls, name: str) -> Any:
-        """The class registered under a name."""
-        return aggregator_metrics.get(name)
-
-    @classmethod
-    def list_metrics(cls) -> list[str]:
-        """All registered names, sorted."""
-        return aggregator_metrics.list()
-
-    @classmethod
-    def has_metric(cls, name: str) -> bool:
-        """Whether a name is registered."""
-        return aggregator_metrics.has(name)
-
-    @classmethod
-    def describe(cls) -> list[dict[str, Any]]:
-        """Every registered metric: `{name, description, params, …}`."""
-        return [aggregator_metrics.describe(name) for name in aggregator_metrics.list()]
+    def _lacking(cls, metric_class: object) -> str:
+        fits = isinstance(metric_class, type) and callable(getattr(metric_class, "calculate", None))
+        return "" if fits else "a class with calculate(results)"
 
 
 SIBLINGS = ("_interval", "_bounds", "_bounds_assume", "_n", "_of")
@@ -296,19 +236,13 @@ def _is_sibling(key: str, given: dict[str, Any]) -> bool:
     return any(key.removesuffix(ending) in given for ending in SIBLINGS if key.endswith(ending))
 
 
-class _Named:
-    """What `metric:NAME` resolves to: callable with the metric's parameters."""
-
-    def __init__(self, name: str) -> None:
-        part = aggregator_metrics.get(name)
-        self.name = name
-        self.__doc__ = inspect.getdoc(part)
-        self.__module__ = part.__module__
-        self.__qualname__ = getattr(part, "__qualname__", name)
-        self.__signature__ = inspect.signature(part)
-
+class _AsAggregator(Adapter):
     def __call__(self, **params: Any) -> BaseAggregatorMetric:
         return folding(AggregatorMetricRegistry.get_metric(self.name, **params))
 
 
-aggregators.prefix("metric", _Named)
+def _as_aggregator(name: str) -> Any:
+    return _AsAggregator(aggregator_metrics.get(name), name)
+
+
+aggregators.prefix("metric", _as_aggregator)

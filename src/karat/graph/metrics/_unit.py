@@ -79,19 +79,15 @@ class MetricMetadata(msgspec.Struct, frozen=True):
     metric_type: str = "industry"
 
 
-class BaseUnitMetric(ABC):
-    """Base of unit metrics: `validate_config` reads `self.config`, `evaluate` judges.
+class Metric:
+    """Base of unit and aggregator metrics; `config` is what it was built with.
 
     Override `validate_config` to check parameters (raise ValueError or RequestError), `get_metadata` to
     describe the metric.
     """
 
     name: ClassVar[str] = ""
-    """The name it is registered under; the decorator `unit_metric` sets it where the class has none."""
-    bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
-    """The lowest and the highest score: a unit metric gives 1 for correct and 0 for wrong."""
-    higher_is_better: bool = True
-    """False where `correct` marks what should not happen; `get_metadata` may say so too."""
+    """The name it is registered under; the decorator sets it where the class has none."""
 
     metadata: Any
 
@@ -100,18 +96,33 @@ class BaseUnitMetric(ABC):
         self.validate_config()
         self.metadata = self.get_metadata()
 
-    def validate_config(self) -> None:  # noqa: B027 - a metric without parameters has nothing to check
-        """Checks `self.config` and keeps what `evaluate` needs. Called once, at construction."""
+    def validate_config(self) -> None:  # a metric without parameters has nothing to check
+        """Checks `self.config` and keeps what the metric needs. Called once, at construction."""
 
     def get_metadata(self) -> Any:
-        """Metadata of the metric; the first line of its docstring unless overridden."""
-        name = self.get_metric_name()
-        described = (type(self).__doc__ or "").strip().partition("\n")[0]
-        return MetricMetadata(name, name.replace("_", " ").capitalize(), described)
+        """The name of the metric and the first line of its docstring, unless overridden."""
+        return {
+            "name": self.get_metric_name(),
+            "description": (type(self).__doc__ or "").strip().partition("\n")[0],
+        }
 
     def get_metric_name(self) -> str:
         """The name it is registered under."""
         return self.name or type(self).__name__
+
+
+class BaseUnitMetric(Metric, ABC):
+    """Base of unit metrics: `validate_config` reads `self.config`, `evaluate` judges."""
+
+    bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
+    """The lowest and the highest score: a unit metric gives 1 for correct and 0 for wrong."""
+    higher_is_better: bool = True
+    """False where `correct` marks what should not happen; `get_metadata` may say so too."""
+
+    def get_metadata(self) -> Any:
+        """Metadata of the metric; the first line of its docstring unless overridden."""
+        found = super().get_metadata()
+        return MetricMetadata(**found, display_name=found["name"].replace("_", " ").capitalize())
 
     @abstractmethod
     def evaluate(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
@@ -175,69 +186,91 @@ def unit_metric(name: str) -> Callable[[M], M]:
     return add
 
 
-def metric_named(registry: Registry[Callable[..., Any]], name: str) -> Callable[..., Any]:
-    """The metric with a name; of one that is like no other, the error says where metrics of a task are looked for."""
-    try:
-        return registry.get(name)
-    except UnknownName as error:
-        if nearest(name, registry.list()):
-            raise
-        raise UnknownName(f"{error}; {PLACES}") from None
-
-
 PLACES = (
     "a metric of your own is found in a file beside the task, in a folder around it up to tasks/, or in"
     " karat/core/eval/metrics/ (unit_metrics/, aggregator_metrics/) of the working folder"
 )
 
 
-class UnitMetricRegistry:
-    """The registered unit metrics, as the graph tasks ask for them."""
+class MetricRegistry:
+    """The registered metrics of a kind, as graph tasks ask for them."""
+
+    kind: ClassVar[str]
+    article: ClassVar[str]
+    registered: ClassVar[Registry[Callable[..., Any]]]
 
     @classmethod
-    def register(cls, name: str, metric_class: type[BaseUnitMetric]) -> None:
+    def register(cls, name: str, metric_class: Any, aliases: Iterable[str] = ()) -> None:
         """Registers a class under a name; a name that another class has is refused."""
         if not isinstance(name, str) or not name:
-            raise RequestError(f"a unit metric needs a name, not {name!r}")
-        if not isinstance(metric_class, type) or not issubclass(metric_class, BaseUnitMetric):
-            raise RequestError(f"unit metric {name!r} must be a subclass of BaseUnitMetric")
-        unit_metrics.register(name)(metric_class)
-        if not metric_class.name:
+            raise RequestError(f"{cls.article} {cls.kind} needs a name, not {name!r}")
+        if lacking := cls._lacking(metric_class):
+            raise RequestError(f"{cls.kind} {name!r} must be {lacking}")
+        cls.registered.register(name, *aliases)(metric_class)
+        if issubclass(metric_class, Metric) and not metric_class.name:
             metric_class.name = name
 
     @classmethod
-    def get_metric(cls, name: str, /, **params: Any) -> BaseUnitMetric:
+    def _lacking(cls, metric_class: object) -> str:
+        """What a class would have to be to be registered; empty where it is."""
+        raise NotImplementedError
+
+    @classmethod
+    def get_metric(cls, name: str, /, **params: Any) -> Any:
         """A metric built with its parameters; an unknown name or parameter names the nearest known one."""
-        metric_class = metric_named(unit_metrics, name)
-        what = f"unit metric {name!r}"
+        try:
+            metric_class = cls.registered.get(name)
+        except (
+            UnknownName
+        ) as error:  # of one that is like no other, the error says where metrics are looked for
+            if nearest(name, cls.registered.list()):
+                raise
+            raise UnknownName(f"{error}; {PLACES}") from None
+        what = f"{cls.kind} {name!r}"
         check_parameters(metric_class, params, what)
         try:
-            metric = metric_class(**params)
+            return metric_class(**params)
         except (TypeError, ValueError) as error:
             raise RequestError(f"{what}: {error}") from error
-        if not isinstance(metric, BaseUnitMetric):
-            raise RequestError(f"{what} is not a subclass of BaseUnitMetric")
-        return metric
 
     @classmethod
     def get_metric_class(cls, name: str) -> Any:
         """The class registered under a name."""
-        return unit_metrics.get(name)
+        return cls.registered.get(name)
 
     @classmethod
     def list_metrics(cls) -> list[str]:
         """All registered names, sorted."""
-        return unit_metrics.list()
+        return cls.registered.list()
 
     @classmethod
     def has_metric(cls, name: str) -> bool:
         """Whether a name is registered."""
-        return unit_metrics.has(name)
+        return cls.registered.has(name)
 
     @classmethod
     def describe(cls) -> list[dict[str, Any]]:
         """Every registered metric: `{name, description, params, …}`."""
-        return [unit_metrics.describe(name) for name in unit_metrics.list()]
+        return [cls.registered.describe(name) for name in cls.registered.list()]
+
+
+class UnitMetricRegistry(MetricRegistry):
+    """The registered unit metrics."""
+
+    kind, article, registered = "unit metric", "a", unit_metrics
+
+    @classmethod
+    def _lacking(cls, metric_class: object) -> str:
+        fits = isinstance(metric_class, type) and issubclass(metric_class, BaseUnitMetric)
+        return "" if fits else "a subclass of BaseUnitMetric"
+
+    @classmethod
+    def get_metric(cls, name: str, /, **params: Any) -> BaseUnitMetric:
+        """A metric built with its parameters; an unknown name or parameter names the nearest known one."""
+        metric = super().get_metric(name, **params)
+        if not isinstance(metric, BaseUnitMetric):
+            raise RequestError(f"{cls.kind} {name!r} is not a subclass of BaseUnitMetric")
+        return metric
 
 
 _REGISTERS = regex.compile(
@@ -414,10 +447,8 @@ class EvaluatorMetric(BaseUnitMetric):
             return pool.submit(asyncio.run, all_of_them()).result()
 
 
-class _Adapter:
+class Adapter:
     """What a prefixed name resolves to: callable with the parameters of the part behind it."""
-
-    builds_evaluator = True
 
     def __init__(self, part: Any, name: str, extra: Sequence[inspect.Parameter] = ()) -> None:
         self.name = name
@@ -434,7 +465,9 @@ class _Adapter:
         self.__signature__ = inspect.Signature([*own[:at], *named, *own[at:]])
 
 
-class _AsEvaluator(_Adapter):
+class _AsEvaluator(Adapter):
+    builds_evaluator = True
+
     @property
     def example(self) -> dict[str, Any]:
         """The first pair of the metric's own example, as an evaluator is given it."""
@@ -452,7 +485,7 @@ class _AsEvaluator(_Adapter):
         return UnitMetricEvaluator(UnitMetricRegistry.get_metric(self.name, **params), self.name, params)
 
 
-class _AsUnitMetric(_Adapter):
+class _AsUnitMetric(Adapter):
     def __call__(self, threshold: float = 1.0, **params: Any) -> EvaluatorMetric:
         bound = ParameterCheck(f"evaluator:{self.name}").number("threshold", threshold, 0.0, 1.0)
         built = build_evaluator(self.name, params)

@@ -165,3 +165,29 @@ def test_an_invalid_result_is_named_by_its_place_among_the_records():
     [report] = collator.finish()
     first = report["evaluation_summary"]["invalid_results"]["exact_match"]["first"]
     assert first.startswith("record 3:")
+
+
+COUNTING = """
+from karat.graph import MetricCollatorPostProcessor
+
+class Judged(MetricCollatorPostProcessor):
+    def add(self, record):
+        super().add({**record, "exact_match": {**record["exact_match"], "correct": True}})
+"""
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_report_with_an_add_of_its_own_gets_every_record(project, attempts):
+    entries = "{aggregator_metrics_map: [{name: accuracy, unit_metrics_results: [exact_match]}]}"
+    head, _, _ = GRAPH.partition("graph_post_process:")
+    reports = f"graph_post_process: [{{processor: own.Judged, params: {entries}}}]"
+    project.write("t/graph_config.yaml", head + reports)
+    project.write("t/code.py", CODE)
+    project.write("t/own.py", COUNTING)
+    project.rows("t/rows.jsonl", [{"id": str(i), "answer": "abc"[i % 3]} for i in range(12)])
+    task = load_task("t")
+    run = karat.run(task, task.dataset(), store="memory://", attempts=attempts, concurrency=1, progress=False)
+    [report] = json.loads(write_files(run, task, project.folder / "out").reports["Judged"].read_text())
+    accuracy = report["results"]["exact_match-accuracy"]
+    assert accuracy["accuracy"] == 1.0
+    assert accuracy["of"] == accuracy["n"] + run.counts.failed

@@ -226,8 +226,7 @@ class _Export:
             group = _Group(streaming, self._attempts)
             for output in self.run.outputs():
                 outcome = output.outcome
-                if self._attempts > 1:
-                    group.begin(output.example)
+                group.begin(output.example)
                 for call in output.trace:
                     if COERCED in call.metadata:
                         self._coerced.update(call.metadata[COERCED].items())
@@ -276,7 +275,7 @@ class _Export:
 
 
 class _Group:
-    """The attempts at one example, which the reports get together; without several, each record at once."""
+    """The attempts at one example, which the reports get together."""
 
     def __init__(self, reports: list[_Report], attempts: int) -> None:
         self._reports = reports
@@ -286,18 +285,14 @@ class _Group:
         self._left_out = 0
 
     def begin(self, example: str) -> None:
-        """The next record is of this example, one of several attempts."""
+        """The next record is of this example, perhaps one of several attempts."""
         if example != self._example:
             self.end()
             self._example = example
 
     def add(self, record: dict[str, Any] | None) -> None:
         """An output record; None for one that failed."""
-        if self._attempts > 1:
-            self._records.append(record)
-        elif record is not None:
-            for report in self._reports:
-                report.add(record)
+        self._records.append(record)
 
     def leave_out(self) -> None:
         """An attempt whose record the generator left out."""
@@ -307,10 +302,10 @@ class _Group:
         """All records of the example were added; attempts without an output are pending."""
         records, self._records = self._records, []
         left_out, self._left_out = self._left_out, 0
-        if any(record is not None for record in records):  # else nothing is known of it: it counts at the end
+        if records.count(None) < len(records):  # else nothing is known of it: it counts at the end
             records += [None] * (self._attempts - len(records) - left_out)
             for report in self._reports:
-                report.add_attempts(records)
+                report.add(records)
 
 
 class _Report:
@@ -321,6 +316,7 @@ class _Report:
         self.metadata = metadata
         self.error: str | None = None
         self._made: Any = None
+        self._add: Callable[[list[Any]], None] = self._add_each
 
     def begin(self) -> None:
         self._guarded(self._begin)
@@ -328,37 +324,29 @@ class _Report:
     def _begin(self) -> None:
         self._made = self.processor.make()
         self._made.start(self.metadata)
+        self._add = self._made.add_attempts if self.processor.takes_attempts else self._add_each
 
-    def add(self, record: dict[str, Any]) -> None:
+    def _add_each(self, records: list[Any]) -> None:
+        for record in records:
+            if record is not None:
+                self._made.add(record)
+
+    def add(self, records: list[Any]) -> None:
+        """Add the records of one example, None for an attempt that has none."""
         if self.error is not None:
             return
         try:
-            if self.processor.keep is not None and not self.processor.keep(record):
-                self.metadata["skipped_records"] += 1
-            else:
-                self._made.add(record)
+            if (keep := self.processor.keep) is not None:
+                every = len(records)
+                records = [each for each in records if each is None or keep(each)]
+                self.metadata["skipped_records"] += every - len(records)
+                if records.count(None) == len(records):  # they count at the end
+                    return
+            self._add(records)
         except Stopped:
             raise
         except FAILURES as error:
             self.error = f"{type(error).__name__}: {error}"
-
-    def add_attempts(self, records: list[Any]) -> None:
-        """The records of one example, None for an attempt that has none; a processor may take them one by one."""
-        together = getattr(self._made, "add_attempts", None)
-        if not callable(together):
-            for record in records:
-                if record is not None:
-                    self.add(record)
-            return
-        kept = self._guarded(lambda: self._kept(records))
-        if any(each is not None for each in kept or ()):  # else they count at the end
-            self._guarded(lambda: together(kept))
-
-    def _kept(self, records: list[Any]) -> list[Any]:
-        keep = self.processor.keep
-        kept = [each for each in records if each is None or keep is None or keep(each)]
-        self.metadata["skipped_records"] += len(records) - len(kept)
-        return kept
 
     def end(self) -> list[Any]:
         given = self._guarded(lambda: as_report(self._made.finish(), self.processor.name))

@@ -93,6 +93,14 @@ class Processor:
         overridden = own is not None and own is not GraphPostProcessor.add
         return overridden and (whole is None or whole is GraphPostProcessor.process)
 
+    @property
+    def takes_attempts(self) -> bool:
+        """Whether it takes the attempts at an example together; not where a subclass has an `add` of its own."""
+        methods = (
+            name for part in self.part.__mro__ for name in ("add_attempts", "add") if name in vars(part)
+        )
+        return next(methods) == "add_attempts"
+
     def make(self) -> Any:
         """The processor, made with its parameters."""
         return self.part(**self.params)

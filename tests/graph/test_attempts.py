@@ -191,3 +191,44 @@ def test_a_report_with_an_add_of_its_own_gets_every_record(project, attempts):
     accuracy = report["results"]["exact_match-accuracy"]
     assert accuracy["accuracy"] == 1.0
     assert accuracy["of"] == accuracy["n"] + run.counts.failed
+
+
+def test_metrics_that_name_different_fields_by_one_key_have_results_of_their_own(project):
+    entry = "name: NAME, params: {k: 2, problem_key: problem}, unit_metrics_results: [exact_match]"
+    entries = [
+        f"{{{entry.replace('NAME', name)}, metadata: {{problem: {field}}}}}"
+        for name, field in (("pass_at_k", "pair"), ("pass_hat_k", "six"), ("pass_at_k", "six"))
+    ]
+    head, _, _ = GRAPH.partition("output_config:")
+    project.write(
+        "t/graph_config.yaml",
+        f"""{head}
+output_config:
+  output_map: {{exact_match: {{from: exact_match}}, pair: {{from: pair}}, six: {{from: six}}}}
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params: {{aggregator_metrics_map: [{", ".join(entries)}]}}
+""",
+    )
+    project.write("t/code.py", "def predict(state):\n    return {'said': {'text': state['said']}}\n")
+    rows = [
+        {"id": str(i), "answer": {"text": "a"}, "said": "ab"[i % 3 > 0], "pair": i // 2, "six": i // 6}
+        for i in range(24)
+    ]
+    project.rows("t/rows.jsonl", rows)
+    task = load_task("t")
+    run = karat.run(task, task.dataset(), store="memory://", progress=False)
+    written = write_files(run, task, project.folder / "out")
+    [report] = json.loads(written.reports["MetricCollatorPostProcessor"].read_text())
+    evaluators, aggregators = stored_metrics(task)
+    evaluation = karat.evaluate(run, evaluators, store=run.store, progress=False)
+    estimates = karat.aggregate(evaluation, aggregators, store=run.store).estimates
+    by_pair, by_six = "exact_match", "exact_match-2"
+    for key, name, value, evaluator in (
+        ("exact_match-pass_at_k", "pass_at_k", "pass_at_2", by_pair),
+        ("exact_match-pass_hat_k", "pass_hat_k", "pass_hat_2", by_six),
+        ("exact_match-pass_at_k-2", "pass_at_k", "pass_at_2", by_six),
+    ):
+        stored = estimates.get(evaluator=evaluator, aggregator=name, name=value)
+        assert report["results"][key][value] == stored.value, key
+    assert report["results"]["exact_match-pass_at_k"] != report["results"]["exact_match-pass_at_k-2"]

@@ -370,26 +370,37 @@ def result_keys(entries: Sequence[tuple[Mapping[str, Any], str]]) -> list[str]:
 def stored_metrics(task: GraphTask) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The unit metrics of a graph as evaluators of its output, and the aggregators of its reports over them."""
     judged = _judged(task)
-    fields: dict[str, dict[str, str]] = {name: {} for name in judged}
+    read: dict[str, list[dict[str, str]]] = {name: [{}] for name in judged}
+    """The metadata of the results of each field: more than one where entries name different fields by one key."""
     folded: dict[tuple[str, str, bool], tuple[str, dict[str, Any], list[str]]] = {}
     for processor in task.graph.processors:
-        fields |= {name: {} for _, name in processor.wants if name not in fields}
+        read |= {name: [{}] for _, name in processor.wants if name not in read}
         named = processor.params.get("aggregator_metrics_map") if processor.wants else None
         for entry in named or ():
-            params = dict(entry.get("params") or {})
-            own = bool(entry.get("metadata")) or _is_pooled(str(entry["name"]), params)
+            params, metadata = dict(entry.get("params") or {}), dict(entry.get("metadata") or {})
+            own = bool(metadata) or _is_pooled(str(entry["name"]), params)
             place = (str(entry["name"]), json.dumps(params, sort_keys=True, default=str), own)
-            folded.setdefault(place, (place[0], params, []))[2].extend(fields_of(entry))
+            of = folded.setdefault(place, (place[0], params, []))[2]
             for field in fields_of(entry):
-                fields[field].update(entry.get("metadata") or {})
+                fitting = (
+                    at
+                    for at, have in enumerate(read[field])
+                    if all(have.get(key, source) == source for key, source in metadata.items())
+                )
+                at = next(fitting, len(read[field]))
+                read[field][at:] = read[field][at:] or [{}]
+                read[field][at].update(metadata)
+                of.append(_evaluator_key(field, at + 1))
     evaluators: list[dict[str, Any]] = [
         {
             "name": "from_output",
             "params": {"field": field, **({"metadata": metadata} if metadata else {})},
+            **({"key": _evaluator_key(field, number)} if number > 1 else {}),
             "pass_fail": True,
             **({} if judged.get(field, True) else {"higher_is_better": False}),
         }
-        for field, metadata in fields.items()
+        for field, several in read.items()
+        for number, metadata in enumerate(several, 1)
     ]
     keys: dict[str, int] = {}
     entries = []
@@ -399,6 +410,10 @@ def stored_metrics(task: GraphTask) -> tuple[list[dict[str, Any]], list[dict[str
         made = {"name": f"metric:{name}", "params": params} if own else _aggregator(name, params)
         entries.append({**made, "key": key, "of": list(dict.fromkeys(of))})
     return evaluators, entries
+
+
+def _evaluator_key(field: str, number: int) -> str:
+    return field if number == 1 else f"{field}-{number}"
 
 
 def _judged(task: GraphTask) -> dict[str, bool]:

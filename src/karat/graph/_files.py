@@ -226,7 +226,6 @@ class _Export:
             group = _Group(streaming, self._attempts)
             for output in self.run.outputs():
                 outcome = output.outcome
-                group.begin(output.example)
                 for call in output.trace:
                     if COERCED in call.metadata:
                         self._coerced.update(call.metadata[COERCED].items())
@@ -235,12 +234,12 @@ class _Export:
                         self.written.failed = self.names.path("failed", self.names.format)
                         failures = files.enter_context(record_file(self.written.failed, self.names.format))
                     failures.add(_failure(output))
-                    group.add(None)
+                    group.add(output.example, None)
                     continue
                 record = outcome.value if isinstance(outcome, Ok) else None
                 if record is None:
                     self.left_out += 1
-                    group.leave_out()
+                    group.leave_out(output.example)
                     continue
                 out.add(record)
                 if isinstance(record, dict) and None in map(record.get, self._owed):
@@ -248,7 +247,7 @@ class _Export:
                         self._unset[field] += record.get(field) is None
                 for sink in sinks:
                     sink.add(record)
-                group.add(record)
+                group.add(output.example, record)
             group.end()
         if self.written.failed is None and not self.names.with_time:
             self.names.path("failed", self.names.format).unlink(missing_ok=True)  # of an earlier export
@@ -284,26 +283,28 @@ class _Group:
         self._records: list[Any] = []
         self._left_out = 0
 
-    def begin(self, example: str) -> None:
-        """The next record is of this example, perhaps one of several attempts."""
+    def add(self, example: str, record: dict[str, Any] | None) -> None:
+        """An output record of an example; None for one that failed."""
         if example != self._example:
             self.end()
             self._example = example
-
-    def add(self, record: dict[str, Any] | None) -> None:
-        """An output record; None for one that failed."""
         self._records.append(record)
 
-    def leave_out(self) -> None:
+    def leave_out(self, example: str) -> None:
         """An attempt whose record the generator left out."""
+        if example != self._example:
+            self.end()
+            self._example = example
         self._left_out += 1
 
     def end(self) -> None:
         """All records of the example were added; attempts without an output are pending."""
         records, self._records = self._records, []
-        left_out, self._left_out = self._left_out, 0
+        pending = self._attempts - len(records) - self._left_out
+        self._left_out = 0
         if records.count(None) < len(records):  # else nothing is known of it: it counts at the end
-            records += [None] * (self._attempts - len(records) - left_out)
+            if pending > 0:
+                records += [None] * pending
             for report in self._reports:
                 report.add(records)
 

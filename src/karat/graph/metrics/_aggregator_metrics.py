@@ -448,8 +448,11 @@ class AccuracyMetric(_OfAggregator):
         self.aggregator = Accuracy(confidence=confidence)
 
     def add_attempts(self, state: State, results: Sequence[MetricResult]) -> Any:
-        units = [unit_result(result) for result in results]
-        return self.aggregator.add_verdicts(state, [None if unit is None else unit.correct for unit in units])
+        verdicts: list[bool | None] = []
+        for result in results:
+            unit = unit_result(result)
+            verdicts.append(None if unit is None else unit.correct)
+        return self.aggregator.add_verdicts(state, verdicts)
 
     def finish(self, state: State) -> dict[str, Any]:
         estimate = self.aggregator.finish(state).get()

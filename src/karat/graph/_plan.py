@@ -388,7 +388,8 @@ class GraphPlan:
         self.nodes = nodes
         self.edges = edges
         self.most_visits = most_visits
-        self.order = list(nodes)
+        self.numbers = {name: number for number, name in enumerate(nodes)}
+        """The place of each node in the file."""
         chain = edges.chain()
         self.chain = None if chain is None else [nodes[name] for name in chain]
         self._async_nodes = any(node.is_async for node in nodes.values())
@@ -505,7 +506,7 @@ class GraphPlan:
                 if not under_way:
                     return
                 done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                for task in sorted(done, key=lambda task: self.order.index(under_way[task])):
+                for task in sorted(done, key=lambda task: self.numbers[under_way[task]]):
                     walk.arrive(under_way.pop(task), task.result())
         finally:
             for task in under_way:
@@ -559,7 +560,7 @@ class _Walk:
     @property
     def running(self) -> list[str]:
         """The nodes that are running, in the order of the file."""
-        return [name for name in self._plan.order if name in self._running]
+        return sorted(self._running, key=self._plan.numbers.__getitem__)
 
     def arrive(self, source: str, targets: list[str]) -> None:
         """Mark a node as done and move the record on."""
@@ -571,7 +572,7 @@ class _Walk:
 
     def place(self, name: str) -> tuple[int, int]:
         """The distance of a node from the start, which does not depend on what ends first, and its number."""
-        return self._distances[name], self._plan.order.index(name)
+        return self._distances[name], self._plan.numbers[name]
 
     def start(self, name: str) -> None:
         """A node begins."""
@@ -594,13 +595,19 @@ class _Walk:
             return [] if running else None
         if len(waiting) == 1 and not running:
             return list(waiting)
-        comes_after = self._plan.edges.comes_after
+        ahead, bits = self._plan.edges.ahead, self._plan.edges.bits
         active = [*waiting, *running]
+        reached = 0
+        for name in active:
+            reached |= ahead[name]
         ready = [
             name
             for name in waiting
-            if name not in running and not any(comes_after(name, other) for other in active if other != name)
+            if name not in running
+            and not (
+                reached & bits[name] and any(ahead[other] & bits[name] for other in active if other != name)
+            )
         ]
         if not ready and not running:  # they wait for each other, in a loop: the first one written goes first
-            ready = [min(waiting, key=self._plan.order.index)]
-        return sorted(ready, key=self._plan.order.index)
+            ready = [min(waiting, key=self._plan.numbers.__getitem__)]
+        return sorted(ready, key=self._plan.numbers.__getitem__)

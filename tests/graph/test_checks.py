@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from karat.errors import ConfigError
-from karat.graph import load_task
+from karat.graph import load_outline, load_task
 from tests.graph.yaml_parts import filled
 
 BROKEN = """\
@@ -97,6 +97,16 @@ TRANSFORMED = """data_config:
       - {transform: rename, params: {mapping: {a: b}, overwrite: perhaps}}
 """
 
+UNUSABLE = """data_config:
+  source:
+    examples: [{a: 1}]
+    transformations:
+      - {transform: combine, params: {combine: [2]}}
+      - {transform: combine, params: {combine: 2, skip: {from_begining: 1}}}
+      - {transform: skip_records, params: {skip_type: count, count: 3}}
+      - {transform: combine, params: {combine: 2, join_column: page}}
+"""
+
 CASES = [
     graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: END")),
     graph(const("a"), edges("from: a, to: END")),
@@ -151,6 +161,12 @@ CASES = [
     graph(const("a"), rest="data_config: {sink: {type: json, file_path: ''}}\n"),
     graph(const("a"), rest="schema_config: {fields: [{name: a, type: int, is_less_than: ten}]}\n"),
     graph(const("a"), rest=TRANSFORMED),
+    graph(const("a"), rest=UNUSABLE),
+    asking(
+        "prompt: [{user: hi}], output_keys: b, structured_output:"
+        " {schema: {fields: {b: {type: str, descripton: what it is}}}}"
+    ),
+    graph(const("a"), rest="  graph_properties: {chat_conversaton: singleturn}\n"),
 ]
 
 
@@ -386,7 +402,7 @@ data_config:
   sink: {type: json, file_path: out.json, encoding: utf-8}
 graph_config:
   graph_state: {a: str}
-  graph_properties: {retry_chat_injection: true}
+  graph_properties: {retry_chat_injection: true, rounds_of_ours: 3}
   nodes:
     a: {node_type: weighted_sampler, attributes: {a: {values: [1]}}, node_name: first}
     b:
@@ -405,8 +421,8 @@ graph_config:
     notes = load_task("t").notes
     keys = [note.removeprefix("t, ").split(":")[1].rpartition(".")[2] for note in notes]
     assert keys == [
-        "encoding", "graph_state", "retry_chat_injection", "node_name", "tool_choice", "max_parse_retries",
-        "max_iterations",
+        "encoding", "graph_state", "retry_chat_injection", "rounds_of_ours", "node_name", "tool_choice",
+        "max_parse_retries", "max_iterations",
     ]  # fmt: skip
     says(*notes)
     assert notes[1].startswith("t, line 5: graph_config.graph_state: ")
@@ -488,3 +504,39 @@ def test_of_an_earlier_processor_it_is_reported_by_the_metric(project, says):
     report = project.run("t").report()
     says(report["results"]["exact_match-step_efficiency"]["error"])
     assert report["evaluation_summary"]["status"] == "fatal_error"
+
+
+def test_a_node_that_is_switched_off_needs_no_edge(project):
+    project.write("t/graph_config.yaml", """
+data_config: {examples: [{id: 1}]}
+graph_config:
+  nodes:
+    a: {node_type: weighted_sampler, attributes: {x: {values: [1]}}}
+    b: {node_type: llm, node_state: idle, prompt: [{user: hi}], output_keys: y, model: x@http://127.0.0.1:9/v1}
+  edges: [{from: START, to: a}, {from: a, to: END}]
+""")  # fmt: skip
+    assert project.run("t").records == [{"id": 1, "x": 1}]
+    assert [node.kind for node in load_outline("t")[1].nodes.values()] == ["weighted_sampler", "idle"]
+
+
+def test_code_of_a_task_reads_a_graph_property_of_its_own(project):
+    project.write(
+        "t/code.py",
+        """
+from sygra.utils.utils import get_graph_property
+
+def read(node, state):
+    return {"found": [get_graph_property("rounds_of_ours", 0), get_graph_property("others", "none")]}
+""",
+    )
+    project.write(
+        "t/graph_config.yaml",
+        """
+data_config: {examples: [{id: 1}]}
+graph_config:
+  graph_properties: {rounds_of_ours: 3}
+  nodes:
+    a: {node_type: lambda, lambda: code.read, output_keys: [found]}
+""",
+    )
+    assert project.run("t").records == [{"id": 1, "found": [3, "none"]}]

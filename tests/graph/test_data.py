@@ -153,6 +153,8 @@ def test_skipping_and_combining_records():
     assert list(CombineRecords().transform(iter(ten), params)) == [
         {"page": "1-2", "text": "b"}, {"page": "2-3", "text": "c"},
     ]  # fmt: skip
+    for nothing in ({}, {"combine": 1, "join_column": {"page": "$1"}}):
+        assert list(CombineRecords().transform(iter(ten), nothing)) == ten
 
 
 @pytest.mark.parametrize("format", ["json", "jsonl", "csv", "parquet"])

@@ -66,11 +66,25 @@ def test_a_post_processor_finds_the_wished_calls_in_the_state(project, keys):
     assert [is_call(call) for call in record["tool_calls"]] == [True]
 
 
+def test_a_post_processor_that_is_a_function_finds_the_text_of_the_message(project):
+    project.write(
+        "calc/after.py",
+        "def after(resp, state):\n    return {'response': [resp.content, resp.message.content]}\n",
+    )
+    record = asked(
+        project, "response", {**CALL, "text": "let me see"}, more="      post_process: after.after\n"
+    )
+    assert record["response"] == ["let me see", "let me see"]
+
+
 def test_without_a_post_processor_they_stand_beside_the_text(project):
     record = asked(project, "[response, tool_calls]", {**CALL, "text": "let me see"})
     assert record["response"] == "let me see"
     assert [is_call(call) for call in record["tool_calls"]] == [True]
-    assert asked(project, "[response, tool_calls]")["response"] == ""
+    for keys in ("[response, tool_calls]", "response"):
+        record = asked(project, keys)
+        assert record["response"] == ""
+        assert [is_call(call) for call in record["tool_calls"]] == [True]
 
 
 def test_where_none_is_wished_the_list_is_empty(project):

@@ -108,8 +108,7 @@ class SkipRecords(DataTransform):
     def transform(self, data: Iterable[Row], params: dict[str, Any]) -> Iterator[Row]:
         kind = params.get("skip_type", "range")
         if kind == "count":
-            count = params.get("count") or {}
-            return _without_ends(data, int(count.get("from_start", 0)), int(count.get("from_end", 0)))
+            return _without_ends(data, *_ends(self.name, "count", params.get("count"), "from_start"))
         if kind != "range":
             raise RequestError(f"{self.name}: skip_type is {kind!r}: it must be count or range")
         ranges = _ranges(str(params.get("range", "")), self.name)
@@ -131,11 +130,16 @@ class CombineRecords(DataTransform):
     parameters = ("skip", "combine", "shift", "join_column")
 
     def transform(self, data: Iterable[Row], params: dict[str, Any]) -> Iterator[Row]:
-        combine, shift = int(params.get("combine", 1)), int(params.get("shift", 1))
-        columns, skip = params.get("join_column") or {}, params.get("skip") or {}
+        combine, shift = (_whole(self.name, params, key, 1) for key in ("combine", "shift"))
+        columns = params.get("join_column") or {}
+        if not isinstance(columns, Mapping):
+            raise RequestError(f"{self.name}: join_column must be a mapping, such as page: $1-$2")
         if combine < 1 or shift < 1:
             raise RequestError(f"{self.name}: combine and shift must be at least 1")
-        rows = _without_ends(data, int(skip.get("from_beginning", 0)), int(skip.get("from_end", 0)))
+        rows = _without_ends(data, *_ends(self.name, "skip", params.get("skip"), "from_beginning"))
+        if combine == 1:  # nothing to combine
+            yield from rows
+            return
         window: deque[Row] = deque()
         for row in rows:
             window.append(row)
@@ -153,6 +157,27 @@ def _combined(how: str, rows: Iterable[Row], column: str) -> Any:
     if how in values:
         return values[how]
     return re.sub(r"\$\d+", lambda match: str(values.get(match[0], match[0])), how)
+
+
+def _ends(who: str, key: str, given: object, first: str) -> tuple[int, int]:
+    """How many rows to leave out at the start and at the end."""
+    given = given or {}
+    if not isinstance(given, Mapping):
+        raise RequestError(f"{who}: {key} must be a mapping with {first} and from_end")
+    for each in given:
+        if each not in (first, "from_end"):
+            raise RequestError(
+                f"{who}: {key} has no {each!r}: {did_you_mean(str(each), (first, 'from_end'))}"
+            )
+    return _whole(who, given, first, 0), _whole(who, given, "from_end", 0)
+
+
+def _whole(who: str, given: Mapping[str, Any], key: str, default: int) -> int:
+    value = given.get(key, default)
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise RequestError(f"{who}: {key} must be a whole number, not {value!r:.60}") from None
 
 
 def _without_ends(data: Iterable[Row], first: int, last: int) -> Iterator[Row]:

@@ -24,10 +24,11 @@ from karat.errors import ConfigError, RequestError, did_you_mean, near_file, nea
 from karat.graph._functions import Applied
 from karat.graph._lookup import TaskPlace, find_task
 from karat.graph._output import OutputMap, read_output
-from karat.graph._plan import MOST_VISITS, GraphPlan, check_edges, read_edges
+from karat.graph._plan import MOST_VISITS, Edges, GraphPlan, check_edges, read_edges
 from karat.graph._postprocess import Processor, read_processors
 from karat.graph._reading import Problems, Section
 from karat.graph._schemas import read_schema_config
+from karat.graph._state import START
 from karat.graph.metrics._collator import idle_key
 from karat.graph.metrics._unit import UnitMetrics
 from karat.graph.nodes import KINDS, build_node
@@ -311,7 +312,7 @@ def read_outline(place: TaskPlace) -> GraphPlan:
         graph.problem("needs nodes")
     edges, understood = read_edges(graph, list(nodes), _Outline(place))
     if understood and nodes:
-        check_edges(edges, nodes, graph)
+        check_edges(edges, _used(nodes, edges), graph)
     problems.raise_all()
     return GraphPlan(nodes, edges)
 
@@ -357,7 +358,8 @@ class _Loose(Section):
 
 def _properties(graph: Section) -> dict[str, Any]:
     section = graph.section("graph_properties")
-    section.known(PROPERTIES)
+    own = section.others(PROPERTIES)
+    section.without_effect(*own, instead="only the task's own code may read it, with get_graph_property")
     section.without_effect("retry_chat_injection", instead="but the task's own code may ask for it")
     window = section.whole("chat_history_window_size", 5, 0)
     kind = section.text("chat_conversation", "multiturn")
@@ -400,10 +402,16 @@ def _plan(graph: Section, building: Building) -> GraphPlan | None:
     if not understood:  # the target of an invalid edge would be reported as unreachable
         return None
     before = len(graph.problems)
-    check_edges(edges, nodes, graph)
+    check_edges(edges, _used(nodes, edges), graph)
     if len(graph.problems) > before:  # nor is it known then what is set before what
         return None
     return GraphPlan(nodes, edges, int(building.properties["max_iterations"]))
+
+
+def _used(nodes: dict[str, Node], edges: Edges) -> dict[str, Node]:
+    """The nodes without those that are switched off and that no edge leads to."""
+    reached = edges.reach.get(START, frozenset())
+    return {name: node for name, node in nodes.items() if node.kind != "idle" or name in reached}
 
 
 def _node(name: str, section: Section, building: Building) -> Node:

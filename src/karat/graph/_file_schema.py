@@ -226,7 +226,7 @@ def graph_schema() -> Schema:
                 ],
             },
             "edges": {"type": "array", "items": edge},
-            "graph_properties": _object(properties),
+            "graph_properties": _object(properties, closed=False),
             **{kind: _node(kind) for kind in KINDS},
         },
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from karat.documents import Document, Place, written
-from karat.errors import ConfigError, KaratError, did_you_mean
+from karat.errors import ConfigError, KaratError, did_you_mean, nearest
 
 
 class Problems:
@@ -93,6 +93,15 @@ class Section:
         for key in self.given:
             if key not in keys:
                 self.problem(f"unknown key: {did_you_mean(str(key), keys)}", key)
+
+    def others(self, keys: Iterable[str]) -> list[str]:
+        """The keys beside the known ones; one that resembles a known one is refused as a misspelt one."""
+        keys = list(keys)
+        found = [str(key) for key in self.given if key not in keys]
+        for key in found:
+            if nearest(key, keys):
+                self.problem(f"unknown key: {did_you_mean(key, keys)}", key)
+        return found
 
     def fits(self, part: Callable[..., Any], given: Mapping[str, Any], what: str) -> bool:
         """Whether a part accepts the given parameters and none is missing; each error is reported at its key."""

@@ -59,6 +59,14 @@ def _split(text: str) -> list[str]:
     return out
 
 
+FIELD_KEYS = (
+    "type", "description", "default", "required", "optional", "enum", "const", "examples", "title", "pattern", "format",
+    "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "items",
+    "minItems", "maxItems", "uniqueItems", "properties", "additionalProperties", "anyOf", "oneOf", "allOf",
+)  # fmt: skip
+"""The keys of a field: karat's own, and those of JSON Schema that it passes on."""
+
+
 def fields_schema(fields: Section) -> dict[str, Any] | None:
     """The JSON Schema of `fields: {name: {type, description}}`."""
     properties: dict[str, Any] = {}
@@ -68,6 +76,7 @@ def fields_schema(fields: Section) -> dict[str, Any] | None:
         if not isinstance(entry, Mapping) or entry.get("type") is None:
             fields.problem("needs a type, such as type: str", name)
             continue
+        Section(entry, (*fields.place, name), fields.problems).others(FIELD_KEYS)
         try:
             schema = json_type(entry["type"])
         except RequestError as error:

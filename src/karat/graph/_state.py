@@ -183,7 +183,10 @@ class Message(dict[str, Any]):
 
 
 class SygraMessage:
-    """What a post-processor gets: the message a model answered with, as `.message`."""
+    """What a post-processor gets: the message a model answered with, as `.message`, and its attributes.
+
+    SyGra gives a function the message itself, and a class this object.
+    """
 
     def __init__(self, msg: object) -> None:
         self._message = msg
@@ -192,6 +195,11 @@ class SygraMessage:
     def message(self) -> Any:
         """The message."""
         return self._message
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._message, name)
 
     def __str__(self) -> str:
         content = getattr(self._message, "content", self._message)

@@ -523,8 +523,6 @@ def keep(
     value = to_json_value(value)
     if isinstance(value, Mapping) and all(key in value for key in keys):
         state.update({key: value[key] for key in keys})
-    elif message.tool_calls and not message.content and TOOL_CALLS not in already_set:
-        state[keys[0]] = message.tool_calls
     else:
         state[keys[0]] = value
 

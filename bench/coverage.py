@@ -1039,12 +1039,23 @@ def widths(seed: int, designs: int) -> list[float]:
     return found
 
 
+def partly_whole_clusters(
+    rng: Rng, clusters: int, size: int, whole: float, noise: float, effect: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of 0 and 1 in clusters of equal size, of which this share change as a whole, others item by item."""
+    owner = np.repeat(np.arange(clusters), size)
+    shared = (rng.random(clusters) < whole)[owner]
+    drawn = np.where(shared, rng.random(clusters)[owner], rng.random(len(owner)))
+    lost, won = drawn < noise / 2, (drawn >= noise / 2) & (drawn < noise + effect)
+    return (~won) * 1.0, (~lost) * 1.0, owner
+
+
 def powers(seed: int, designs: int, repeats: int) -> list[tuple[str, float]]:
     """How often the smallest detectable effect that data state is found in other data that have it."""
     rng = np.random.default_rng([seed, 101])
     found = []
     for _ in range(designs):
-        n, kind = int(rng.choice([30, 60, 100, 200])), int(rng.integers(6))
+        n, kind = int(rng.choice([30, 60, 100, 200])), int(rng.integers(7))
         noise = float(rng.uniform(0.0, 0.2)) if kind == 0 else float(rng.uniform(0.02, 0.2))
         size, correlation, moved = int(rng.integers(2, 9)), rng.uniform(0.0, 0.7), rng.uniform(0.05, 0.7)
 
@@ -1068,6 +1079,8 @@ def powers(seed: int, designs: int, repeats: int) -> list[tuple[str, float]]:
                 owner = np.repeat(np.arange(n // 2), size)
                 which = rng.choice(3, n // 2, p=[1 - noise - effect, noise / 2, noise / 2 + effect])[owner]
                 return (which != 2) * 1.0, (which != 1) * 1.0, owner
+            if kind == 6:  # scores of 0 and 1 in clusters, some of which change as a whole
+                return partly_whole_clusters(rng, n, size, correlation, noise, effect)
             first = rng.uniform(0.3, 0.5, n)
             if kind == 1:  # graded scores with noise; the effect is a shift
                 return first, np.clip(first + rng.normal(effect, noise, n), 0, 1), None
@@ -1079,7 +1092,7 @@ def powers(seed: int, designs: int, repeats: int) -> list[tuple[str, float]]:
             changed = rng.random(n) < effect / 0.4  # graded scores that mostly tie; some gain
             return first, np.where(changed, first + 0.4, first), None
 
-        share, limits = [], (0.9 - noise, 0.35, 0.35, 0.12, 0.35, 0.9 - noise)
+        share, limits = [], (0.9 - noise, 0.35, 0.35, 0.12, 0.35, 0.9 - noise, 0.9 - noise)
         for _ in range(repeats // 20):
             stated = paired_arrays(*pairs(0.02 if kind == 2 else 0.0)).smallest_effect
             if stated is not None and stated < limits[kind]:
@@ -1088,7 +1101,7 @@ def powers(seed: int, designs: int, repeats: int) -> list[tuple[str, float]]:
                     share.append(p_value is not None and p_value < 0.05)
         if share:
             names = ("binary", "graded, shifted", "graded, mostly ties", "five grades", "graded, clusters")
-            name = (*names, "whole clusters")[kind]
+            name = (*names, "whole clusters", "partly whole clusters")[kind]
             found.append((f"n {n}, {name}, noise {noise:.2f}, moved {moved:.2f}", float(np.mean(share))))
     return found
 

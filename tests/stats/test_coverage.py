@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from karat.stats import paired
+from karat.stats._paired import paired_arrays
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,25 @@ def test_the_smallest_effect_is_found_four_times_of_five(coverage: ModuleType) -
     found = coverage.powers(0, 6, 100)
     assert np.mean([power for _, power in found]) >= 0.78
     assert min(power for _, power in found) >= 0.7  # 100 data sets
+
+
+@pytest.mark.parametrize(("clusters", "noise"), [(50, 0.1), (30, 0.25)])
+def test_the_smallest_effect_of_clusters_that_partly_change_as_a_whole(
+    coverage: ModuleType, clusters: int, noise: float
+) -> None:
+    """Of 50 clusters it was found in 68 % of other data: the mean change of a cluster hid that few change wholly."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(25):
+        stated = paired_arrays(
+            *coverage.partly_whole_clusters(rng, clusters, 6, 0.6, noise, 0.0)
+        ).smallest_effect
+        assert stated is not None
+        for _ in range(10):
+            p_value = paired_arrays(
+                *coverage.partly_whole_clusters(rng, clusters, 6, 0.6, noise, stated)
+            ).p_value
+            found.append(p_value is not None and p_value < 0.05)
+    assert np.mean(found) >= 0.76
 
 
 def test_a_gate_at_the_margin_rarely_holds(coverage: ModuleType) -> None:

@@ -175,9 +175,11 @@ class BoundedMean:
         """How far from 0 a mean difference must be for the test to find it with this power.
 
         It is found when the limit of the expected data is the normal quantile of the power times the standard error
-        away from 0. The expected data are the differences seen, as noise in both directions, and on top of them the
-        effect: a change of some values by the typical difference (by the whole range, if none is different), or of all
-        values by more than that. A shift of all values alike is found more easily. None where nothing would be found.
+        away from 0. The expected data are the differences seen and one more, as noise in both directions, and on top
+        of them the effect: a change of some values by the typical difference (by the whole range, if none is
+        different), or of all values by more than that. Typical is Σd²/Σ|d|: then the effect has the variance of more
+        differences like those seen. A shift of all values alike is found more easily. None where nothing would be
+        found.
         """
         import numpy as np
 
@@ -199,17 +201,22 @@ class BoundedMean:
         other = means != usual
         typical = max(centre, 1.0 - centre)
         if other.any():
-            typical = float(np.average(np.abs(means - usual)[other], weights=self.counts[other]))
+            gaps_seen = np.abs(means - usual)[other]
+            typical = float(np.average(gaps_seen, weights=self.counts[other] * gaps_seen))
         reach = max(typical, centre, 1.0 - centre)
         # Other data vary around what is expected of them. Where they have more ties, fewer values that carry the
         # variance or a larger correlation, the extra value counts more and the test finds less.
         doubt = 1.0 + _DOUBT / math.sqrt(self.clusters)
-        least = BoundedMean(noise, sizes, counts, (-reach, reach), self.degrees)._extra_weights(doubt)[0]
         extra_size = self.extra_size
         if clustered:
             design = 1.0 + (self.usual_size - 1.0) * self.correlation
             error = design * math.sqrt(2.0 / self.effective) / (self.usual_size - 1.0)
             extra_size = self._size_at(min(1.0, self.correlation + error))
+        # Few differences may have been seen by chance: one more, as likely in either direction.
+        noise = np.append(noise, [typical * extra_size, -typical * extra_size])
+        sizes = np.append(sizes, [extra_size, extra_size])
+        counts = np.append(counts * (1.0 - 1.0 / self.clusters), [0.5, 0.5])
+        least = BoundedMean(noise, sizes, counts, (-reach, reach), self.degrees)._extra_weights(doubt)[0]
 
         def missed(effect: float) -> bool:
             if tied:

@@ -35,6 +35,12 @@ def test_t(df: float, p: float) -> None:
     assert t_two_sided(2.5, df) == pytest.approx(2 * stats.t.sf(2.5, df), rel=1e-8)
 
 
+@pytest.mark.parametrize("p", [0.6, 0.95, 0.975, 0.9995])
+@pytest.mark.parametrize("df", [999.5, 3_000.0, 123_456.7, 1e8])
+def test_many_degrees_of_freedom_lose_no_digits(p: float, df: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(stats.t.ppf(p, df), rel=2e-14)
+
+
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (1, 20), (3.3, 200), (5e4, 7e4)])
 @pytest.mark.parametrize("p", [1e-6, 0.025, 0.5, 0.975])
 def test_beta(a: float, b: float, p: float) -> None:

@@ -133,8 +133,11 @@ def t_quantile(p: float, df: float) -> float:
         return 0.0
     if p < 0.5:
         return -t_quantile(1.0 - p, df)
+    z = normal_quantile(p)
+    if df > _MANY_DEGREES * z * z:
+        return _near_normal(z, df)
     tail = 2.0 * (1.0 - p)
-    high = max(2.0, 2.0 * normal_quantile(p))
+    high = max(2.0, 2.0 * z)
     while t_two_sided(high, df) > tail:
         high *= 2.0
     logarithm = math.lgamma(0.5 * (df + 1)) - math.lgamma(0.5 * df) - 0.5 * math.log(df * math.pi)
@@ -143,8 +146,25 @@ def t_quantile(p: float, df: float) -> float:
         lambda x: 2.0 * math.exp(logarithm - 0.5 * (df + 1) * math.log1p(x * x / df)),
         0.0,
         high,
-        normal_quantile(p),
+        z,
     )
+
+
+_MANY_DEGREES = 200.0
+"""Times the squared quantile of the normal distribution: the expansion is then exact to the last digit or two. The
+incomplete beta function loses digits there, to the logarithms of large factorials."""
+
+
+def _near_normal(z: float, df: float) -> float:
+    """The quantile of t from that of the normal distribution: Abramowitz & Stegun (1964), 26.7.5."""
+    s = z * z
+    terms = (
+        (s + 1.0) / 4.0,
+        ((5.0 * s + 16.0) * s + 3.0) / 96.0,
+        (((3.0 * s + 19.0) * s + 17.0) * s - 15.0) / 384.0,
+        ((((79.0 * s + 776.0) * s + 1482.0) * s - 1920.0) * s - 945.0) / 92160.0,
+    )
+    return z + z * sum(term / df**power for power, term in enumerate(terms, 1))
 
 
 def critical(confidence: float, df: float = math.inf) -> float:

@@ -323,6 +323,22 @@ def test_win_rates_are_means_of_points_by_cluster(clustered: bool, outcomes: lis
         assert (found.n, found.method) == (expected.n, expected.method)
 
 
+def test_clusters_of_any_size_are_counted() -> None:
+    # A table of all numbers of comparisons and points in a cluster would take gigabytes.
+    first, second, outcomes = tournament(3, 60_000)
+    clusters = np.arange(60_000) % 2
+    ranking = bradley_terry(first=first, second=second, outcomes=outcomes, clusters=clusters)
+    for run in ranking.runs:
+        mine = np.where(first == run.name, outcomes, 1.0 - outcomes)
+        played = (first == run.name) | (second == run.name)
+        state = MeanState()
+        state.add_values(mine[played], clusters[played])
+        expected = win_rate(state)
+        assert (run.win_rate.value, run.win_rate.low) == pytest.approx(
+            (expected.value, expected.low), rel=1e-9
+        )
+
+
 def test_ties_leave_room_for_rare_wins() -> None:
     ranking = bradley_terry([("a", "b", 0.5)] * 50)
     for run in ranking.runs:

@@ -273,6 +273,7 @@ class BoundedMean:
         residuals = sums - mean * sizes
         step = wanted * math.sqrt(float(counts @ residuals**2)) / float(counts @ sizes)
         low, high, point, start = mean, bound, min(mean + step, 0.5 * (mean + bound)), 0.0
+        before = 0.0
         for _ in range(100):
             root, slope, start = saddlepoint(*parts, point, start)
             excess = root - wanted
@@ -284,7 +285,11 @@ class BoundedMean:
                 break
             point = point - excess / slope if slope > 0.0 and math.isfinite(excess) else math.inf
             if not low < point < high:
-                point = 0.5 * (low + high)
+                point, before = 0.5 * (low + high), 0.0
+            elif excess * excess < 1e-10 * abs(before):  # each step divides the excess by about the same
+                break
+            else:
+                before = excess
         return point
 
 
@@ -318,25 +323,23 @@ def saddlepoint(
         return -math.inf, 0.0, 0.0
     # K'(x) = Σ shape·gap / (1 − x·gap) increases from −∞ to ∞ between 1/least and 1/most.
     bottom, top = 1.0 / least, 1.0 / most
-    x = start if bottom < start < top else 0.0
+    step = start if bottom < start < top else 0.0
     for _ in range(100):
-        part = gaps / (1.0 - x * gaps)
-        weighted = shapes * part
-        slope, curve = float(weighted.sum()), float(weighted @ part)
+        x = step
+        kept = 1.0 - x * gaps
+        part = gaps / kept
+        slope, curve = float(shapes @ part), float(shapes @ (part * part))
         if slope > 0.0:
             top = x
         else:
             bottom = x
         step = x - slope / curve
-        if not bottom < step < top:
-            step = 0.5 * (bottom + top)
         if abs(step - x) <= 1e-9 * abs(step):
             break
-        x = step
-    kept = 1.0 - x * gaps
-    part = gaps / kept
+        if not bottom < step < top:
+            step = 0.5 * (bottom + top)
     root = math.copysign(math.sqrt(max(0.0, 2.0 * float(shapes @ np.log(kept)))), x)
     if abs(root) < 1e-4:
         return root, 0.0, x
-    scaled = x * math.sqrt(float(shapes @ (part * part)))
+    scaled = x * math.sqrt(curve)
     return root + math.log(scaled / root) / root, x * float(shapes @ (sizes / kept)) / root, x

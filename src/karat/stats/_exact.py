@@ -55,6 +55,10 @@ class ExactSum:
             self.numerator = (self.numerator << (shift - self.shift)) + numerator
             self.shift = shift
 
+    def scaled(self, shift: int) -> int:
+        """The sum times 2**shift, which is at least the shift of the sum."""
+        return self.numerator << (shift - self.shift)
+
     @property
     def fraction(self) -> Fraction:
         """The sum as a fraction."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -361,22 +360,23 @@ class MeanState:
     @property
     def mean(self) -> float | None:
         """Σx / n, rounded once."""
-        return _to_float(self.total.fraction / self.n) if self.n else None
+        return _ratio(self.total.numerator, self.n << self.total.shift) if self.n else None
 
     def variances(self) -> tuple[float, float]:
         """The variance of the mean: cluster-robust, and as if items were independent (two clusters up)."""
+        # In whole numbers over 4^shift: fractions would look for common divisors at every step.
         n, sizes = self.n, self.sizes
-        mean = self.total.fraction / n
-        spread = self.squares.fraction - mean * self.total.fraction
-        plain = spread / (n * (n - 1)) if n > 1 else Fraction(0)
+        shift = max(self.total.shift, self.products.shift, self.squares.shift, self.cluster_squares.shift)
+        total, products = self.total.scaled(shift), self.products.scaled(shift)
+        squares, in_clusters = self.squares.scaled(2 * shift), self.cluster_squares.scaled(2 * shift)
+        plain = _ratio(n * squares - total * total, n * n * (n - 1) << 2 * shift) if n > 1 else 0.0
+        # n² Σ(s − size · mean)² over the clusters
         residuals = (
-            self.squares.fraction
-            + self.cluster_squares.fraction
-            - 2 * mean * (self.total.fraction + self.products.fraction)
-            + mean * mean * sizes.squares
+            n * n * (squares + in_clusters)
+            - 2 * n * total * (total + products)
+            + total * total * sizes.squares
         )
-        robust = residuals * Fraction(sizes.clusters, sizes.clusters - 1) / (n * n)
-        return _to_float(robust), _to_float(plain)
+        return _ratio(residuals * sizes.clusters, n**4 * (sizes.clusters - 1) << 2 * shift), plain
 
     def estimate(
         self,
@@ -506,7 +506,8 @@ class MeanState:
         sums, sizes = np.array(keys, dtype=np.float64).T
         times = np.array([counts[key] for key in keys], dtype=np.float64)
         if self.clusters.level >= 0:  # the sums were cut: their mean is known exactly
-            sums = sums + sizes * (_to_float(self.total.fraction / self.n) - (times @ sums) / (times @ sizes))
+            mean = _ratio(self.total.numerator, self.n << self.total.shift)
+            sums = sums + sizes * (mean - (times @ sums) / (times @ sizes))
         within = (min(bounds[0], self.least), max(bounds[1], self.most))
         if not self.sizes.clustered:
             return BoundedMean(sums, sizes, times, within)
@@ -553,9 +554,10 @@ class MeanState:
         }
 
 
-def _to_float(value: Fraction) -> float:
+def _ratio(numerator: int, denominator: int) -> float:
+    """A ratio of whole numbers, rounded once."""
     try:
-        return float(value)
+        return numerator / denominator
     except OverflowError:
         raise StatisticsError("these values square to more than the largest float: rescale them") from None
 
@@ -578,16 +580,21 @@ def state_of_clusters(
     clusters: Mapping[tuple[float, int], int], squares: float, bounds: tuple[float, float]
 ) -> MeanState:
     """The state of clusters that are counted by sum and size already, with the sum of all squared values."""
-    state, nothing = MeanState(), ExactSum()
+    state = MeanState()
     for (total, size), times in clusters.items():
-        state.add_cluster(exact_sum([total]), nothing, size, *bounds, times)
-    together = exact_sum([])
-    for (total, _), times in clusters.items():
         numerator, shift = ratio_of(total)
-        together.add_ratio(numerator * numerator * times, 2 * shift)
+        state.total.add_ratio(numerator * times, shift)
+        state.cluster_squares.add_ratio(numerator * numerator * times, 2 * shift)
+        state.products.add_ratio(numerator * (size - 1) * times, shift)
+        state.clusters.add(total, size, times)
+        if size == 1:
+            state.singles += times
+        else:
+            state.several.add(size, times)
     state.squares = exact_sum([squares])
-    state.cluster_squares = together
     state.cluster_squares.add_multiple(state.squares, -1)
+    if clusters:
+        state.least, state.most = bounds
     return state
 
 

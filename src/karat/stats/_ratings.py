@@ -126,6 +126,13 @@ class PairTable(msgspec.Struct, frozen=True):
     squares: Any
     ties: Any
 
+    def outcomes(self) -> tuple[Floats, Floats, Floats]:
+        """How often each run won, tied and lost; of outcomes between these, the points count as wins."""
+        games = (self.games + self.games.T).sum(axis=1)
+        ties = (self.ties + self.ties.T).sum(axis=1)
+        wins = self.points.sum(axis=1) + (self.games - self.points).sum(axis=0) - 0.5 * ties
+        return wins, ties, games - wins - ties
+
     def components(self) -> list[list[int]]:
         """The groups of runs that comparisons connect, largest first."""
         linked = (self.games + self.games.T) > 0
@@ -520,7 +527,7 @@ def win_rates(data: Comparisons, table: PairTable, confidence: float) -> list[Es
     """For each run: points per comparison, a tie counting ½, as `MeanState` estimates them by cluster."""
     squares = table.squares.sum(axis=1) + (table.games - 2.0 * table.points + table.squares).sum(axis=0)
     found = []
-    for run, clusters in enumerate(_points_by_cluster(data)):
+    for run, clusters in enumerate(_points_by_cluster(data, table)):
         state = state_of_clusters(clusters, float(squares[run]), (0.0, 1.0))
         estimate = win_rate(state, confidence)
         if not state.n:
@@ -529,41 +536,43 @@ def win_rates(data: Comparisons, table: PairTable, confidence: float) -> list[Es
     return found
 
 
-def _points_by_cluster(data: Comparisons) -> list[Counter[tuple[float, int]]]:
+def _points_by_cluster(data: Comparisons, table: PairTable) -> list[Counter[tuple[float, int]]]:
     """For each run: how many clusters there are of each number of points and of comparisons."""
     k = len(data.names)
+    if data.clusters is None and (table.squares == table.points - 0.25 * table.ties).all():
+        # x² = x holds for 0 and 1 alone: there are only wins, ties and losses, which the table has.
+        wins, ties, losses = table.outcomes()
+        return [
+            +Counter({(0.0, 1): int(lost), (0.5, 1): int(tied), (1.0, 1): int(won)})
+            for lost, tied, won in zip(losses, ties, wins, strict=True)
+        ]
     found: list[Counter[tuple[float, int]]] = [Counter() for _ in range(k)]
     if data.clusters is None:
-        doubled = 2.0 * data.outcomes
-        which: Integers = doubled.astype(np.int64)
-        values = np.array([0.0, 0.5, 1.0])
-        if not (doubled == which).all():  # wins, ties and losses need no sorting
-            values, which = np.unique(data.outcomes, return_inverse=True)
-        for runs, points in ((data.first, values), (data.second, 1.0 - values)):
+        values, which = np.unique(data.outcomes, return_inverse=True)
+        for runs, each in ((data.first, values), (data.second, 1.0 - values)):
             times = np.bincount(which * k + runs, minlength=len(values) * k).reshape(len(values), k)
             for row, column in zip(*np.nonzero(times), strict=True):
-                found[column][float(points[row]), 1] += int(times[row, column])
+                found[column][float(each[row]), 1] += int(times[row, column])
         return found
     for rows, cluster, clusters in data.by_cluster(k):
-        at, size = cluster * k, clusters * k
-        left, right, outcome = at + data.first[rows], at + data.second[rows], data.outcomes[rows]
+        size, outcome = k * clusters, data.outcomes[rows]
+        left, right = data.first[rows] * clusters + cluster, data.second[rows] * clusters + cluster
         games = np.bincount(left, minlength=size) + np.bincount(right, minlength=size)
-        points = np.bincount(left, outcome, minlength=size) + np.bincount(
-            right, 1.0 - outcome, minlength=size
-        )
-        games, points = games.reshape(clusters, k), points.reshape(clusters, k)
+        points = np.bincount(left, outcome, size) + np.bincount(right, 1.0 - outcome, size)
+        games, points = games.reshape(k, clusters), points.reshape(k, clusters)
         doubled = np.asarray(2.0 * points, dtype=np.float64)
-        whole = bool((doubled == np.floor(doubled)).all())
-        for run in range(k):
-            played = games[:, run] > 0
-            if whole:  # points are multiples of ½: counting is faster than sorting
-                most = 2 * int(games[:, run].max(initial=0)) + 1
-                codes = games[played, run] * most + doubled[played, run].astype(np.int64)
+        most = 2 * int(games.max(initial=0)) + 1
+        if most * most < 10 * clusters + 10_000 and (doubled == np.floor(doubled)).all():
+            # Few different numbers of comparisons, and points are multiples of ½: a table of both is fastest.
+            for run, codes in enumerate(games * most + doubled.astype(np.int64)):
                 times = np.bincount(codes)
                 for code in np.flatnonzero(times).tolist():
-                    found[run][(code % most) / 2.0, code // most] += int(times[code])
-            else:
-                pairs = zip(points[played, run].tolist(), games[played, run].tolist(), strict=True)
+                    if code:  # of a cluster without the run it is 0
+                        found[run][(code % most) / 2.0, code // most] += int(times[code])
+        else:
+            for run in range(k):
+                played = games[run] > 0
+                pairs = zip(points[run, played].tolist(), games[run, played].tolist(), strict=True)
                 found[run].update(pairs)
     return found
 
@@ -672,8 +681,6 @@ def bradley_terry(
     - The position bias comes from the same model with one more parameter for being first; `adjust_position`
       ranks by that model, which is right where runs were not first equally often.
     """
-    from karat.stats._ratings import Comparisons, fit_strengths
-
     confidence = check_confidence(confidence)
     if ties not in ("half", "davidson"):
         raise StatisticsError(f"ties is {ties!r}: choose 'half' or 'davidson'")
@@ -716,10 +723,6 @@ def _empty(confidence: float) -> BradleyTerry:
 def _ranking(
     data: Any, table: Any, fit: Fit, positioned: Fit | None, confidence: float, elo_scale: bool
 ) -> BradleyTerry:
-    import numpy as np
-
-    from karat.stats._ratings import expected_points, win_rates
-
     theta, covariance = fit.strengths, fit.covariance
     component = np.zeros(len(theta), dtype=int)
     for number, members in enumerate(fit.components):
@@ -728,9 +731,7 @@ def _ranking(
     low, high = _rank_ranges(theta, covariance, component, order, confidence, fit.degrees)
     factor, centre = (ELO_PER_LOGIT, 1500.0) if elo_scale else (1.0, 0.0)
     half = critical(confidence, fit.degrees) if fit.degrees > 0 else math.nan
-    games = (table.games + table.games.T).sum(axis=1)
-    tied = (table.ties + table.ties.T).sum(axis=1)
-    points = table.points.sum(axis=1) + (table.games - table.points).sum(axis=0)
+    won, tied, lost = table.outcomes()
     rates = win_rates(data, table, confidence)
     runs = []
     rank = 0
@@ -742,7 +743,7 @@ def _ranking(
             centre + factor * float(theta[i]),
             factor * math.sqrt(max(0.0, float(covariance[i, i]))),
         )
-        n = int(games[i])
+        n = round(float(won[i] + tied[i] + lost[i]))
         lone = {"reason": "one cluster: the spread cannot be estimated" if n else "no comparisons"}
         rating = Estimate(value, n=n, of=n, method="bradley-terry", confidence=confidence, metadata=lone)
         if fit.degrees > 0 and n:
@@ -752,12 +753,11 @@ def _ranking(
                 high=value + half * error,
                 metadata={"standard_error": error},
             )
-        wins = round(float(points[i] - 0.5 * tied[i]))
-        losses = n - wins - round(float(tied[i]))
+        wins, ties = round(float(won[i])), round(float(tied[i]))
         runs.append(
             RankedRun(
                 data.names[i], rank, int(low[i]), int(high[i]), rating, rates[i],
-                wins, losses, round(float(tied[i])), int(component[i]),
+                wins, n - wins - ties, ties, int(component[i]),
             )
         )  # fmt: skip
     gaps = theta[order][:, None] - theta[order][None, :]

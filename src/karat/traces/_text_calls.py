@@ -57,17 +57,40 @@ _UNTYPED = tuple(
 _PYTHON_CALL = re.compile(r"\s*\[\s*[^\W\d][\w.]*\(.*\)\s*\]\s*", re.DOTALL)
 """How Llama writes a list of calls."""
 _TEMPLATES = re.compile(
-    r"<(?:\w+:)?invoke name=|<function=[\w.-]+>|<\|python_tag\|>|\[TOOL_CALLS\]\s*[\[{\w]"
-    r"|<[|｜]tool[_▁]calls?[_▁](?:section[_▁])?begin[|｜]>"
-    r"|<\|tool_calls?\|>\s*[\[{\w]|<\|START_ACTION\|>|<\|[^<]{0,100}\bto=functions\.[\w.-]+"
-    r"|<(?:tool_calls|TOOLCALL)>\s*[\[{]|<start_function_call>\s*call"
+    r"<(?:(?:\w+:|｜DSML｜)?invoke(?: name=|>)|function=[\w.-]+>"
+    r"|\|(?:python_(?:tag|start)|action_start|tools_prefix)\|>|[|｜]tool[_▁]calls?[_▁](?:section[_▁])?begin[|｜]>|\|tool_calls?\|>\s*[\[{\w]|\|(?:START_ACTION|function_call)\|>"
+    r"|\|[^<]{0,100}\bto=functions\.[\w.-]+|(?:tool_calls|TOOLCALL|function_calls)>\s*[\[{\w]|\w+_tool_call>\s*\{"
+    r"|start_function_call>\s*call|execute_(?:bash|ipython|browse|command)>"
+    r"|(?:use_mcp_tool|access_mcp_resource|write_to_file|apply_diff)>\s*<"
+    r"|/(?:search|python|bash|action|execute|code_interpreter)>\s*\Z)"
 )
 """How models write calls by their own chat templates, which servers parse: Claude, Llama, Mistral, DeepSeek, Kimi,
-Granite and Phi, Command R, gpt-oss (Harmony), Nemotron, FunctionGemma."""
+Granite and Phi, Command R, gpt-oss (Harmony), Nemotron, FunctionGemma, InternLM, Apertus, OLMo, LongCat; and by the
+prompts of agents: OpenHands, Cline, and tags at the end of a message, after which the agent waits."""
+_MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*[\[{\w]")
+_JSON_CALL = re.compile(
+    r"""["'](?:name|tool|(?:tool|function|recipient)_name|function|action)["']\s*:\s*["']"""
+    r"""(?!final answer)[^"'\n]{1,200}["']\s*,\s*"""
+    r"""["'](?:arguments|args|parameters|params|kwargs|(?:tool|action)_input|tool_args)["']\s*:""",
+    re.IGNORECASE,
+)
+"""The fields of a call as JSON anywhere in a text: models write it in a fence, after a sentence, or line by line."""
+_JSON_ARGUMENTS = re.compile(r"""\{\s*["'](?:arguments|args|parameters)["']\s*:\s*\{""")
+_JSON_NAME = re.compile(
+    r"""\}\s*,\s*["'](?:name|tool|tool_name|function)["']\s*:\s*["'][^"'\n]{1,200}["']\s*\}"""
+)
+"""The same with the arguments first."""
+_JSON_KEY = re.compile(r"""["'](?:tool|function)[_-]?(?:call|use|invocation)s?["']""", re.IGNORECASE)
+"""What a text in brackets that is no JSON, such as one that was cut off, holds if it is a document with calls."""
 _INPUT = re.compile(r"\bAction[ _]?Input:[ \t]*\S")
-_SHELL = ("```bash", "```sh", "```mswea")
+_DSPY = "[[ ## next_tool_name ## ]]"
+_SHELL = ("```bash", "```sh", "```mswea", "```python", "```py\n")
+_TOOL_FENCE = ("```tool_code", "```tool_call")
+"""How Gemma writes calls."""
 _SHELL_AT_END = re.compile(r"```(?:bash|sh|shell|mswea_bash_command)[ \t]*\n[^`]*```\s*\Z")
 """A command for a shell at the end of a message, as mini-swe-agent runs it."""
+_CODE_AT_END = re.compile(r"\n\s*</code>\s*\Z|<end_code>")
+"""Code that smolagents runs, which its memory has once more as a call of the next message."""
 _FENCE = re.compile(r"```(?:json)?")
 
 
@@ -83,11 +106,33 @@ def may_hold_calls(text: str) -> bool:
         or _CALLING in text
         or _holds_command(text)
         or _is_template(text)
+        or _holds_json_call(text)
     )
 
 
 def _holds_command(text: str) -> bool:
-    return "```" in text and any(mark in text for mark in _SHELL)
+    if "```" in text and any(mark in text for mark in _SHELL):
+        return True
+    return ("</code>" in text or "<end_code>" in text) and _CODE_AT_END.search(text) is not None
+
+
+def _holds_json_call(text: str) -> bool:
+    """Return whether a text that is not JSON as a whole, whose parts can be searched, holds a call as JSON."""
+    if not _may_hold_json_call(text):
+        return False
+    return text.lstrip()[:1] not in ("{", "[") or read_loose_arguments(text)[1] is not None
+
+
+def _may_hold_json_call(text: str) -> bool:
+    if "{" not in text:
+        return False
+    if _JSON_CALL.search(text) is not None:
+        return True
+    if (first := _JSON_ARGUMENTS.search(text)) is not None and _JSON_NAME.search(
+        text, first.end()
+    ) is not None:
+        return True
+    return text.lstrip()[:1] in ("{", "[") and _JSON_KEY.search(text) is not None
 
 
 def _may_hold_action(text: str) -> bool:
@@ -95,9 +140,15 @@ def _may_hold_action(text: str) -> bool:
 
 
 def _is_template(text: str) -> bool:
-    if ("<" in text or "[TOOL" in text) and _TEMPLATES.search(text) is not None:
+    if "<" in text and _TEMPLATES.search(text) is not None:
         return True
-    return "[" in text and _PYTHON_CALL.fullmatch(text) is not None and bool(read_written_calls(text))
+    if "[TOOL_CALLS]" in text and _MISTRAL.search(text) is not None:
+        return True
+    if "```tool_c" in text and any(mark in text for mark in _TOOL_FENCE):
+        return True
+    if "[" not in text:
+        return False
+    return _DSPY in text or (_PYTHON_CALL.fullmatch(text) is not None and bool(read_written_calls(text)))
 
 
 def may_be_blocks(text: str) -> bool:
@@ -123,15 +174,28 @@ def is_prose(text: str) -> bool:
     """Return whether a text needs no closer look: it holds no calls and is no content blocks."""
     if ":" in text and (_may_hold_action(text) or _CALLING in text):
         return False
-    if ("<" in text or "[TOOL" in text) and (_OPEN in text or _is_template(text)):
+    if _OPEN in text or _is_template(text):
         return False
-    if _holds_command(text):
+    if _holds_command(text) or _may_hold_json_call(text):
         return False
     return not text.startswith(_MARKS) or not may_be_blocks(text)
 
 
+def is_parsed(text: str) -> bool:
+    """Return whether the calls of a text have exactly the arguments that are written there."""
+    return _OPEN in text or _CALLING in text
+
+
 def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused] | None:
     """Return the steps of an assistant's text that holds calls; None where it holds none."""
+    found = _read_written(role, text, extra)
+    if found is None and _holds_json_call(text):
+        return [UnreadCall("", "a tool call as JSON inside a text: parse it into tool_calls first", text)]
+    return found
+
+
+def _read_written(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused] | None:
+    """Read the text as ReAct, tagged or listed calls."""
     if text.startswith(_CALLING):
         return [_listed_calls(text, None, text[len(_CALLING) :], extra)]
     if _CALLING in text and (later := _LATER_CALLING.search(text)) is not None:
@@ -167,8 +231,18 @@ def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused
     return None
 
 
-def awaits_observation(text: str) -> bool:
-    """Return whether a text without calls ends with an action, to which the next message may give the result."""
+def is_answered(text: str, following: str | None) -> bool:
+    """Return whether a text without calls ends with an action whose result is the next message, if there is one."""
+    if _CODE_AT_END.search(text) is not None and (following is None or _is_observation(following)):
+        return True
+    if following is None:
+        return False
+    if following.lstrip().startswith("exitcode: "):  # AutoGen runs every block of code
+        return "```" in text
+    return _is_observation(following) and _awaits_observation(text)
+
+
+def _awaits_observation(text: str) -> bool:
     if _SHELL_AT_END.search(text) is not None or (_may_hold_action(text) and _is_one_line(text)):
         return True
     if not _may_hold_action(text):
@@ -177,7 +251,7 @@ def awaits_observation(text: str) -> bool:
     return bool(sections) and sections[-1][0] == "Action" and _NO_ACTION.fullmatch(sections[-1][2]) is None
 
 
-def is_observation(text: str) -> bool:
+def _is_observation(text: str) -> bool:
     """Return whether a text begins with `Observation:`, or with the exit status of a command."""
     if text.lstrip().startswith("<returncode>"):
         return True

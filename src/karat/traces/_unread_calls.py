@@ -22,8 +22,8 @@ from karat.traces._literals import read_arguments, read_loose_arguments
 from karat.traces._objects import plain
 from karat.traces._text_calls import (
     NOT_AGENTS,
-    awaits_observation,
-    is_observation,
+    is_answered,
+    is_parsed,
     is_written_call,
     may_be_blocks,
     may_hold_calls,
@@ -163,7 +163,15 @@ _KEY = re.compile(
 )
 """Keys under which formats store calls, in lower case and without punctuation: `tool_calls`, `toolUse`."""
 _OTHER_KEYS = frozenset(
-    ("invocation", "invocations", "agentaction", "agentactions", "intermediatesteps", "executedtools")
+    (
+        "codeblocks",
+        "invocation",
+        "invocations",
+        "agentaction",
+        "agentactions",
+        "intermediatesteps",
+        "executedtools",
+    )
 )
 _KIND = re.compile(
     r"(?:tool|function|mcp)(?:call|use|invocation|request)|toolaction|agentaction|dynamictool|ontoolstart"
@@ -233,9 +241,20 @@ _ACTIONS = frozenset(
 """Keys that make an item in an unknown format look like a call."""
 _NESTED_ACTIONS = re.compile(r"speaker|actions?|commands?|toolname|functionname|.*invocationinput")
 """Keys that do so at any depth of the item."""
-_MESSAGE_ACTIONS = ("action", "actions", "command", "commands")
+_MESSAGE_ACTIONS = (
+    "action",
+    "actions",
+    "command",
+    "commands",
+    "code_action",
+    "shell",
+    "tool_name",
+    "toolName",
+)
 """Fields of an agent's message that say what it did (SWE-agent), if the message lists no calls."""
 _GIVEN = ("arguments", "args", "tool_input", "toolInput", "tool_args", "tool_kwargs")
+_PARAMETERS = (*ARGUMENTS, "params", "tool_params", "toolParams", "toolArgs", "functionArgs", "function_args")
+_TOOL_NAMES = ("tool", "tool_name", "toolName", "function_name", "functionName", "command_name")
 _KEYWORDS = frozenset((*NAMES, "kwargs", "id", "type"))
 """The fields of a call with keyword arguments; serialized objects and messages have others beside them."""
 _CALL_IDS = ("toolCallId", "toolUseId", "callID", "callId")
@@ -258,6 +277,11 @@ def check_calls(steps: list[Step], unused: list[Unused], document: object = None
     for value, where, item, scope in _all_places(steps, unused, calls, document):
         if value is None:
             continue
+        if isinstance(value, _Written):
+            raise TraceError(
+                f"{where}: a tool call that is written in a text, {str(value[:60])!r}…, and does not count as absent; "
+                "parse it into 'tool_calls', or register a format"
+            )
         known = known or _Known(calls)
         known.repeated_here(calls if scope is None else scope)
         is_document = value is document
@@ -302,7 +326,7 @@ def _all_places(
         made += len(step.tool_calls)
     for part in unused:
         scope = calls if part.repeats else None if part.harmless else []
-        for value, where, item in _unused_places(part):
+        for value, where, item in _unused_places(part, calls):
             yield value, where, item, scope
     if isinstance(document, (dict, list, tuple)):
         yield document, "the trace", False, calls
@@ -320,8 +344,8 @@ def _step_places(steps: list[Step], position: int) -> Iterator[tuple[Any, str, b
             yield blocks, place, False
             yield from _written_calls(blocks, place, step)
         if may_hold_calls(content) and not _is_call_text(step):
-            following = steps[position + 1] if position + 1 < len(steps) else None
-            yield from _in_text(content, f"step {position + 1} ({step.role}), content", step, following)
+            where = f"step {position + 1} ({step.role}), content"
+            yield from _in_text(content, where, step, steps[position + 1 : position + 2])
     for at, call in enumerate(step.tool_calls):
         if call.extra:
             others = _without_kinds(call.extra)
@@ -339,7 +363,8 @@ def _step_places(steps: list[Step], position: int) -> Iterator[tuple[Any, str, b
         yield content, f"{where}, content", False
         if is_agent:
             yield from _untyped_blocks(content, f"{where}, content")
-            yield from _written_calls(content, f"{where}, content", step)
+            following = steps[position + 1 : position + 2]
+            yield from _written_calls(content, f"{where}, content", step, following=following)
     if step.extra:
         # The kind of a step with calls (`mcp_call`) is that of a call that was read.
         yield (_without_kinds(step.extra) if step.tool_calls else step.extra), where, False
@@ -347,6 +372,8 @@ def _step_places(steps: list[Step], position: int) -> Iterator[tuple[Any, str, b
         is_said = is_agent and step.tool_result is None
         yield from _written_calls(others, where, step, read=not is_said)
         if is_said and not step.tool_calls:
+            if step.extra.get("type") == "code":  # Open Interpreter runs the content
+                yield {"tool_calls": [{"text": content}]}, where, False
             inside = plain(step.extra.get("extra"))  # mini-swe-agent has them one level deeper
             for fields in (step.extra, inside if isinstance(inside, dict) else {}):
                 for key in _MESSAGE_ACTIONS:
@@ -355,12 +382,15 @@ def _step_places(steps: list[Step], position: int) -> Iterator[tuple[Any, str, b
                         yield {"tool_calls": [{"text": fields[key]}]}, f"{where}.{key}", False
 
 
-def _unused_places(part: Unused) -> Iterator[tuple[Any, str, bool]]:
+def _unused_places(part: Unused, calls: list[ToolCall]) -> Iterator[tuple[Any, str, bool]]:
     if part.reviewed:
         return
     if isinstance(part.value, (dict, list, tuple)):
         yield part.value, part.where or "the trace", not part.harmless
-    yield from _written_calls(part.value, part.where or "the trace", read=part.harmless)
+    # What frameworks write beside the messages may repeat a message, and its calls are then among those of the steps.
+    step = Step("assistant", tool_calls=calls) if part.repeats else None
+    read = part.harmless and not part.repeats
+    yield from _written_calls(part.value, part.where or "the trace", step, read)
 
 
 def _without_kinds(extra: dict[str, Any]) -> dict[str, Any]:
@@ -378,28 +408,45 @@ def _is_call_text(step: Step) -> bool:
 
 
 def _in_text(
-    text: str, where: str, step: Step | None, following: Step | None
+    text: str, where: str, step: Step | None, following: list[Step] | None
 ) -> Iterator[tuple[Any, str, bool]]:
-    """Yield a text that holds a call as an unread one, unless the step has calls to the same tools.
-
-    The text of a step with calls often describes them, in other words than those of the arguments.
-    """
+    """Yield a text that holds a call as an unread one, unless it describes the calls of the step, one by one."""
     found = read_text("assistant", text, {})
+    calls = list(step.tool_calls) if step is not None else []
     if found is None:
-        if (
-            following is not None
-            and following.role in NOT_AGENTS
-            and not (step and step.tool_calls)
-            and is_observation(following.text)
-            and awaits_observation(text)
-        ):
-            yield {"tool_calls": [{"text": text[:200]}]}, where, False
+        if following is None or calls:
+            return
+        answers = [each.text for each in following if each.role in NOT_AGENTS or each.tool_result is not None]
+        if len(answers) == len(following) and is_answered(text, answers[0] if answers else None):
+            yield _Written(text), where, False
         return
-    named = {call.name for call in step.tool_calls} if step is not None else set()
-    calls = [call for part in found if isinstance(part, Step) for call in part.tool_calls]
-    unread = any(isinstance(part, Unused) for part in found)
-    if (unread and not named) or any(call.name not in named for call in calls):
-        yield {"tool_calls": [{"text": text[:200]}]}, where, False
+    written = [call for part in found if isinstance(part, Step) for call in part.tool_calls]
+    if any(isinstance(part, Unused) for part in found) and not any(_is_named(call, text) for call in calls):
+        yield _Written(text), where, False
+        return
+    is_exact = is_parsed(text)
+    for call in written:
+        at = next((i for i, made in enumerate(calls) if _describes(call, made, is_exact)), None)
+        if at is None:
+            yield _Written(text), where, False
+            return
+        del calls[at]
+
+
+class _Written(str):
+    """A text that holds a call which was not read."""
+
+
+def _is_named(call: ToolCall, text: str) -> bool:
+    """Return whether a text has the name of a call, or the code that is its argument."""
+    return call.name in text or (isinstance(call.arguments, str) and call.arguments.strip() in text)
+
+
+def _describes(written: ToolCall, call: ToolCall, is_exact: bool) -> bool:
+    """Return whether a text stands for a call. ReAct often has other words than those of the arguments."""
+    if is_exact or (isinstance(call.arguments, dict) and call.arguments.keys() == written.arguments.keys()):
+        return _says_the_same(written, call)
+    return written.name == call.name
 
 
 def _blocks_in(text: str) -> Any:
@@ -432,11 +479,16 @@ NODES = 1_000_000
 
 
 def _written_calls(
-    value: Any, where: str, step: Step | None = None, read: bool = False
+    value: Any,
+    where: str,
+    step: Step | None = None,
+    read: bool = False,
+    following: list[Step] | None = None,
 ) -> Iterator[tuple[Any, str, bool]]:
     """Yield the calls that are written in the texts of a value, as unread ones.
 
     `step`: the step that the value belongs to; its texts may describe its calls. `read`: the texts repeat others.
+    `following`: for the content of a step, the steps after it.
     """
     stack, count = [value], 0
     seen: set[int] = set()
@@ -457,12 +509,11 @@ def _written_calls(
         elif isinstance(value, (list, tuple)):
             stack.extend(part for part in value if isinstance(part, _SEARCHED))
         elif isinstance(value, str):
-            if may_be_blocks(value):
-                blocks = _blocks_in(value)
+            if may_be_blocks(value) and (blocks := _blocks_in(value)) is not None:
                 yield blocks, f"{where}, JSON text", False
                 stack.append(blocks)
             elif not read and may_hold_calls(value):
-                yield from _in_text(value, f"{where}, text", step, None)
+                yield from _in_text(value, f"{where}, text", step, following)
 
 
 _SEARCHED = (str, dict, list, tuple)
@@ -592,7 +643,11 @@ def _find(
 
 def _are_runs(tools: Any) -> bool:
     """Return whether a list of tools holds what was called, as agno writes it, and not what may be called."""
-    return isinstance(tools, list) and any(isinstance(each, dict) and "tool_args" in each for each in tools)
+    return isinstance(tools, list) and any(isinstance(each, dict) and _is_run(each) for each in tools)
+
+
+def _is_run(tool: dict[Any, Any]) -> bool:
+    return "tool_args" in tool or ("arguments" in tool and "description" not in tool)
 
 
 def _arguments_key(value: dict[Any, Any]) -> str | None:
@@ -624,7 +679,7 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool, named: boo
         kind = "web_search"
     if kind is None and str(value.get("type")).lower() == "tool" and isinstance(value.get("name"), str):
         kind = "a run of a tool" if "input" in value or "output" in value else None
-    if kind is None and value.keys() == {"name", "parameters"} and isinstance(value["parameters"], dict):
+    if kind is None and not described and _is_named_with_parameters(value):
         kind = "a dict with a name and its parameters"
     if kind is None:
         kind = next((key for key in value if isinstance(key, str) and _NUMBERED.fullmatch(key)), None)
@@ -652,6 +707,16 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool, named: boo
         return None
     whose = f" of {call.name[:60]!r}" if call is not None else ""
     return f"a tool call{whose} ({kind[:60]}) that is in no known format"
+
+
+def _is_named_with_parameters(value: dict[Any, Any]) -> bool:
+    """Return whether a dict has the name of a tool, or only a name, and an object that may be its arguments."""
+    given = next((key for key in _PARAMETERS if isinstance(value.get(key), dict)), None)
+    if given is None:
+        return False
+    return any(isinstance(value.get(key), str) for key in _TOOL_NAMES) or (
+        isinstance(value.get("name"), str) and value.keys() <= {"name", given, *IDS}
+    )
 
 
 def _unread_request(value: dict[Any, Any], known: _Known) -> str | None:

@@ -8,6 +8,7 @@ before karat's own, so that a plug-in can refine one of them.
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -49,6 +50,9 @@ ENVELOPES = (
     "input",
 )
 """Keys under which frameworks store messages, in the order in which they are tried."""
+
+ANSWERS = ("output", "outputs", "response", "completion")
+"""Keys under which frameworks repeat the last message, beside the messages."""
 
 SYSTEM = ("system", "instructions")
 """Keys under which a request stores its system prompt, beside the messages."""
@@ -253,7 +257,8 @@ def placed(parts: Iterable[Step | Unused], place: str) -> Iterator[Step | Unused
 
 
 def _read_text(value: str | bytes, depth: int) -> Iterator[Step | Unused]:
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    text = value.decode(json.detect_encoding(value), "replace") if isinstance(value, bytes) else value
+    text = text.removeprefix("\ufeff")
     if not text.strip():
         yield Unused("", "the text is empty", text)
         return
@@ -316,6 +321,9 @@ def _read_envelope(value: dict[str, Any], depth: int) -> Iterator[Step | Unused]
                 yield from system_steps(value[system])
             yield from placed(read(inside, depth + 1), key)
             others = rest(value, key, *((system,) if system else ()))
+            answers = {key: others.pop(key) for key in ANSWERS if isinstance(others.get(key), (str, list))}
+            if answers:
+                yield Unused("", f"answers beside {key!r}", answers, harmless=True, repeats=True)
             if others:
                 yield Unused("", f"fields outside {key!r}", others, harmless=True)
             return

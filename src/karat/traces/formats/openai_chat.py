@@ -70,8 +70,12 @@ def fast_calls(messages: list[Any]) -> tuple[list[str], list[Any]] | None:
                 continue
             if type(calls) is not list or (size > 3 and not _is_plain(message, _FAST_KEYS)):
                 return None
-            # Beside calls, prose has to be told from texts that hold others, which have a colon.
-            if content and (not calls or ":" in content) and not is_prose(content):
+            # Beside calls, prose has to be told from texts that hold others, which have one of these characters.
+            if (
+                content
+                and (":" in content or "<" in content or "[" in content or "`" in content or not calls)
+                and not is_prose(content)
+            ):
                 return None
             for call in calls:
                 # As above for the fields of a call, of which none but its function or arguments may hold an object.

@@ -118,14 +118,12 @@ def _holds_command(text: str) -> bool:
 
 def _holds_json_call(text: str) -> bool:
     """Return whether a text that is not JSON as a whole, whose parts can be searched, holds a call as JSON."""
-    if not _may_hold_json_call(text):
+    if "{" not in text or not _may_hold_json_call(text):
         return False
     return text.lstrip()[:1] not in ("{", "[") or read_loose_arguments(text)[1] is not None
 
 
 def _may_hold_json_call(text: str) -> bool:
-    if "{" not in text:
-        return False
     if _JSON_CALL.search(text) is not None:
         return True
     if (first := _JSON_ARGUMENTS.search(text)) is not None and _JSON_NAME.search(
@@ -174,9 +172,11 @@ def is_prose(text: str) -> bool:
     """Return whether a text needs no closer look: it holds no calls and is no content blocks."""
     if ":" in text and (_may_hold_action(text) or _CALLING in text):
         return False
-    if _OPEN in text or _is_template(text):
+    if ("<" in text or "[" in text or "`" in text) and (
+        _OPEN in text or _is_template(text) or _holds_command(text)
+    ):
         return False
-    if _holds_command(text) or _may_hold_json_call(text):
+    if "{" in text and _may_hold_json_call(text):
         return False
     return not text.startswith(_MARKS) or not may_be_blocks(text)
 

@@ -229,3 +229,32 @@ def test_a_call_in_another_field_of_a_message_is_refused(fields: dict[str, Any])
 )
 def test_what_describes_a_message_is_no_call(fields: dict[str, Any]) -> None:
     assert normalize([ASKED, {"role": "assistant", "content": "Done.", **fields}]).calls == []
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"input": {"path": "/"}, "detail": {"type": "tool-rm", "toolCallId": "c1"}},
+        {"args": {"path": "/"}, "x": "rm"},
+    ],
+    ids=str,
+)
+def test_a_block_without_a_type_that_has_arguments_is_refused(block: dict[str, Any]) -> None:
+    with pytest.raises(TraceError):
+        normalize([ASKED, {"role": "assistant", "content": [block]}])
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "tool-call", "toolCallId": "c1", "toolName": "rm", "args": {"path": "/"}},
+        {"toolUse": {"toolUseId": "c1", "name": "rm", "input": {"path": "/"}}},
+        {"function_call": {"id": "c1", "args": {"path": "/"}, "name": "rm"}},
+        {"content_type": "function_call", "id": "c1", "name": "rm", "plugin_name": None, "arguments": "{}"},
+    ],
+    ids=str,
+)
+def test_a_block_as_json_after_a_sentence_is_refused(block: dict[str, Any]) -> None:
+    for text in (f"Now: {json.dumps(block)}", f"```json\n{json.dumps([block], indent=1)}\n```"):
+        with pytest.raises(TraceError):
+            normalize([ASKED, {"role": "assistant", "content": text}])

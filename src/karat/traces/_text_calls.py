@@ -71,7 +71,10 @@ _MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*[\[{\w]")
 _JSON_CALL = re.compile(
     r"""["'](?:name|tool|(?:tool|function|recipient)_name|function|action)["']\s*:\s*["']"""
     r"""(?!final answer)[^"'\n]{1,200}["']\s*,\s*"""
-    r"""["'](?:arguments|args|parameters|params|kwargs|(?:tool|action)_input|tool_args)["']\s*:""",
+    r"""["'](?:arguments|args|parameters|params|kwargs|(?:tool|action)_input|tool_args)["']\s*:"""
+    r"""|["'](?:(?:content_|part_|block_)?type|(?:part_)?kind)["']\s*:\s*"""
+    r"""["'](?:server_)?(?:tool|function|mcp)[-_]?(?:use|call|invocation)["']"""
+    r"""|["'](?:tool|function)_?(?:use|call|invocation)s?["']\s*:\s*[\[{]""",
     re.IGNORECASE,
 )
 """The fields of a call as JSON anywhere in a text: models write it in a fence, after a sentence, or line by line."""

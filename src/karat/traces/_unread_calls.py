@@ -467,7 +467,9 @@ def _untyped_blocks(content: Any, where: str) -> Iterator[tuple[Any, str, bool]]
             continue
         # Two of three: the name of a tool, its arguments, and an id in a block without a type.
         signs = isinstance(block.get("name"), str) + any(key in block for key in ARGUMENTS)
-        signs += block.get("id") is not None and not isinstance(block.get("type"), str)
+        is_untyped = not isinstance(block.get("type"), str)
+        signs += block.get("id") is not None and is_untyped
+        signs += 2 * (is_untyped and any(isinstance(block.get(key), dict) for key in ARGUMENTS))
         if signs > 1 or str(block.get("type")).endswith("_call") or isinstance(block.get("speaker"), str):
             yield {"tool_calls": [block]}, f"{where}[{at}]", False
         elif not isinstance(block.get("text"), str):

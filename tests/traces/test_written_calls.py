@@ -258,3 +258,28 @@ def test_a_block_as_json_after_a_sentence_is_refused(block: dict[str, Any]) -> N
     for text in (f"Now: {json.dumps(block)}", f"```json\n{json.dumps([block], indent=1)}\n```"):
         with pytest.raises(TraceError):
             normalize([ASKED, {"role": "assistant", "content": text}])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n" * 100_000 + "</code> x",
+        "\n  " * 30_000 + "</code>",
+        '{"arguments": {}, ' * 6_000,
+        '"name": "x", ' * 8_000,
+        "[" + '"tool_calls" ' * 8_000,
+        "<" + "_tool_call" * 10_000,
+        "{ " * 50_000,
+        f"<tool_call>{CALL}</tool_call>" * 1_500,
+    ],
+    ids=lambda text: text[:20].strip() or "newlines",
+)
+def test_long_texts_are_searched_in_linear_time(text: str, limited: Any) -> None:
+    calls = [{**MADE, "id": f"c{at}"} for at in range(1_500)]
+    limited()
+    for message in (
+        {"role": "assistant", "content": text},
+        {"role": "assistant", "content": text, "tool_calls": calls},
+    ):
+        with contextlib.suppress(TraceError):
+            normalize([message, OBSERVED])

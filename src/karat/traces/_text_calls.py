@@ -71,7 +71,7 @@ _MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*[\[{\w]")
 _JSON_CALL = re.compile(
     r"""["'](?:name|tool|(?:tool|function|recipient)_name|function|action)["']\s*:\s*["']"""
     r"""(?!final answer)[^"'\n]{1,200}["']\s*,\s*"""
-    r"""["'](?:arguments|args|parameters|params|kwargs|(?:tool|action)_input|tool_args)["']\s*:"""
+    r"""["'](?:arguments|args|parameters|params|kwargs|(?:tool|action)_input|tool_args|input(?=["']\s*:\s*\{))["']\s*:"""
     r"""|["'](?:(?:content_|part_|block_)?type|(?:part_)?kind)["']\s*:\s*"""
     r"""["'](?:server_)?(?:tool|function|mcp)[-_]?(?:use|call|invocation)["']"""
     r"""|["'](?:tool|function)_?(?:use|call|invocation)s?["']\s*:\s*[\[{]""",
@@ -92,7 +92,7 @@ _TOOL_FENCE = ("```tool_code", "```tool_call")
 """How Gemma writes calls."""
 _SHELL_AT_END = re.compile(r"```(?:bash|sh|shell|mswea_bash_command)[ \t]*\n[^`]*```\s*\Z")
 """A command for a shell at the end of a message, as mini-swe-agent runs it."""
-_CODE_AT_END = re.compile(r"\n\s*</code>\s*\Z|<end_code>")
+_CODE_AT_END = re.compile(r"\n[ \t]*</code>\s*\Z|<end_code>")
 """Code that smolagents runs, which its memory has once more as a call of the next message."""
 _FENCE = re.compile(r"```(?:json)?")
 

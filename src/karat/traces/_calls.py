@@ -40,8 +40,9 @@ def read_call(call: object) -> ToolCall | None:
         return None
     function = plain(call.get("function"))
     if isinstance(function, dict) and isinstance(function.get("name"), str):
-        arguments, raw = read_arguments(function.get("arguments"))
-        others = {**rest(call, "id", "type", "function"), **rest(function, "name", "arguments")}
+        given = next((key for key in ARGUMENTS if key in function), "arguments")
+        arguments, raw = read_arguments(function.get(given))
+        others = {**rest(call, "id", "type", "function"), **rest(function, "name", given)}
         return named_call(call.get("id"), function["name"], arguments, raw, others)
     custom = plain(call.get("custom"))
     if isinstance(custom, dict) and isinstance(custom.get("name"), str):

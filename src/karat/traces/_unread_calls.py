@@ -273,6 +273,13 @@ _WORDS = frozenset(("auto", "none", "required", "any", ""))
 def check_calls(steps: list[Step], unused: list[Unused], document: object = None) -> None:
     """Raise a TraceError where a part that looks like a tool call is not one of the steps' calls and repeats none."""
     calls = [call for step in steps for call in step.tool_calls]
+    for position, step in enumerate(steps):
+        for at, call in enumerate(step.tool_calls):
+            if call.extra and (key := _other_arguments(call)) is not None:
+                raise TraceError(
+                    f"step {position + 1} ({step.role}), tool_calls[{at}]: the arguments of {call.name[:60]!r} under "
+                    f"{key!r} were not read: give them under the key of the format"
+                )
     known: _Known | None = None
     for value, where, item, scope in _all_places(steps, unused, calls, document):
         if value is None:
@@ -295,6 +302,17 @@ def check_calls(steps: list[Step], unused: list[Unused], document: object = None
             raise TraceError(
                 f"{place}: {reason}, and does not count as absent; {nearest_format(value)}, or register a format"
             )
+
+
+def _other_arguments(call: ToolCall) -> str | None:
+    """Return the key beside a call without arguments that holds an object, which may be its arguments."""
+    if call.arguments or call.raw is not None:
+        return None
+    for key in _PARAMETERS:
+        arguments, raw = read_arguments(plain(call.extra.get(key)))
+        if raw is None and isinstance(arguments, dict) and arguments:
+            return key
+    return None
 
 
 def _read_parts(steps: list[Step], unused: list[Unused]) -> dict[int, Any]:

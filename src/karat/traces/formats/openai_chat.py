@@ -165,14 +165,34 @@ def _given_calls(message: dict[str, Any]) -> tuple[list[Any], list[Unused]]:
             continue
         if key in _LISTS:
             if isinstance(value, list):
-                given.extend(map(plain, value))
+                given += _others([plain(each) for each in value], given)
             else:
                 unread.append(UnreadCall(key, f"{key} is not a list", value))
         elif isinstance(value, dict):
-            given.append({"function": value})
+            given += _others([{"function": value}], given)
         else:
             unread.append(UnreadCall(key, f"{key} is not an object", value))
     return given, unread
+
+
+def _others(calls: list[Any], given: list[Any]) -> list[Any]:
+    """Return the calls under one key without the copies of those under another: the old key beside the new one."""
+    left = [read_call(call) for call in given]
+    others = []
+    for call in calls:
+        read = read_call(call)
+        at = next((i for i, each in enumerate(left) if read is not None and _is_copy(read, each)), None)
+        if at is None:
+            others.append(call)
+        else:
+            del left[at]
+    return others
+
+
+def _is_copy(call: ToolCall, other: ToolCall | None) -> bool:
+    if other is None or (call.name, call.arguments, call.raw) != (other.name, other.arguments, other.raw):
+        return False
+    return call.id is None or other.id is None or call.id == other.id
 
 
 def _older_calls(extra: dict[str, Any]) -> list[Any]:

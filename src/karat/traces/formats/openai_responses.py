@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from karat.traces._calls import APPROVAL
+from karat.traces._calls import APPROVAL, ARGUMENTS
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
 from karat.traces.detection import placed
@@ -133,18 +133,18 @@ def _named_call(value: dict[str, Any]) -> Iterator[Step | Unused]:
         yield UnreadCall("", "a tool call without a name", value)
         return
     identity = text_or_none(value.get("call_id", value.get("id")))
+    own = "input" if value["type"] == "custom_tool_call" else "arguments"
+    given = own if own in value else next((key for key in ARGUMENTS if key in value), own)
     if value["type"] == "custom_tool_call":
-        call = ToolCall(identity, value["name"], value.get("input"))
+        call = ToolCall(identity, value["name"], value.get(given))
     else:
-        arguments, raw = read_arguments(value.get("arguments"))
+        arguments, raw = read_arguments(value.get(given))
         asked = value.get(APPROVAL)
         call = ToolCall(
             identity, value["name"], arguments, raw, {APPROVAL: asked} if asked is not None else {}
         )
     used = "call_id" if "call_id" in value else "id"
-    beside = rest(value, used, "name", "arguments", "error", "output", APPROVAL)
-    if value["type"] == "custom_tool_call":
-        beside.pop("input", None)
+    beside = rest(value, used, "name", given, "error", "output", APPROVAL)
     if value["type"] == "function_call":
         del beside["type"]
     yield Step("assistant", tool_calls=[call], extra=beside)

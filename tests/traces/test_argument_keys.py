@@ -26,6 +26,7 @@ def genai_span(part: dict[str, Any]) -> list[Any]:
 READ: dict[str, Any] = {
     "OpenAI, parameters": message({"id": "c", "function": {"name": "rm", "parameters": GIVEN}}),
     "OpenAI, args": message({"id": "c", "function": {"name": "rm", "args": json.dumps(GIVEN)}}),
+    "AgentDojo": message({"id": "c", "function": "rm", "args": GIVEN, "placeholder_args": None}),
     "Responses, args": [{"type": "function_call", "call_id": "c", "name": "rm", "args": GIVEN}],
     "Responses, a custom tool": [
         {"type": "custom_tool_call", "call_id": "c", "name": "rm", "arguments": GIVEN}
@@ -36,7 +37,6 @@ REFUSED: dict[str, Any] = {
     "LangChain": [
         {"type": "ai", "content": "", "tool_calls": [{"name": "rm", "arguments": GIVEN, "id": "c"}]}
     ],
-    "Inspect": message({"id": "c", "function": "rm", "args": GIVEN}),
     "Anthropic": [
         {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "rm", "arguments": GIVEN}]}
     ],

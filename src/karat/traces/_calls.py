@@ -40,7 +40,7 @@ def read_call(call: object) -> ToolCall | None:
         return None
     function = plain(call.get("function"))
     if isinstance(function, dict) and isinstance(function.get("name"), str):
-        given = next((key for key in ARGUMENTS if key in function), "arguments")
+        given = _arguments_key(function)
         arguments, raw = read_arguments(function.get(given))
         others = {**rest(call, "id", "type", "function"), **rest(function, "name", given)}
         return named_call(call.get("id"), function["name"], arguments, raw, others)
@@ -50,19 +50,24 @@ def read_call(call: object) -> ToolCall | None:
         others = {**rest(call, "id", "custom"), **rest(custom, "name", "input")}
         return named_call(call.get("id"), custom["name"], custom.get("input"), None, others)
     if isinstance(function, str) and "name" not in call:
-        arguments, raw = read_arguments(call.get("arguments"))
+        given = _arguments_key(call)  # AgentDojo writes args
+        arguments, raw = read_arguments(call.get(given))
         if raw is None and isinstance(call.get("parse_error"), str):
             # Inspect could not parse the arguments, and keeps only the reason.
-            arguments, raw = {}, str(call.get("arguments"))
-        others = rest(call, "id", "type", "function", "arguments")
+            arguments, raw = {}, str(call.get(given))
+        others = rest(call, "id", "type", "function", given)
         return named_call(call.get("id"), function, arguments, raw, others)
     return read_bare_call(call) if any(isinstance(call.get(key), str) for key in NAMES) else None
+
+
+def _arguments_key(call: dict[str, Any]) -> str:
+    return next((key for key in ARGUMENTS if key in call), "arguments")
 
 
 def read_bare_call(value: dict[str, Any]) -> ToolCall | None:
     """Read a call from a dict with a name and arguments under one of their usual keys."""
     named = next(key for key in NAMES if isinstance(value.get(key), str))
-    given = next((key for key in ARGUMENTS if key in value), "arguments")
+    given = _arguments_key(value)
     identity = next((key for key in IDS if value.get(key) is not None), "id")
     arguments, raw = read_arguments(value.get(given))
     if isinstance(value.get("raw"), str):

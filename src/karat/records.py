@@ -611,7 +611,7 @@ class AggregatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DatasetHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What is known of a dataset beside its examples."""
+    """The header of a dataset: everything but its examples."""
 
     format: int
     id: str
@@ -625,7 +625,7 @@ class DatasetHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 class RunHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What is known of a run beside its outputs."""
+    """The header of a run: everything but its outputs."""
 
     format: int
     id: str
@@ -659,7 +659,7 @@ class RunHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class EvaluationHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What is known of an evaluation beside its results."""
+    """The header of an evaluation: everything but its results."""
 
     format: int
     id: str

@@ -155,7 +155,7 @@ def _redactor(secrets: tuple[str, ...]) -> Redactor:
 
 
 WINDOW = 1 << 16
-"""Bytes that are searched at a time: `re` lets no other thread work meanwhile, and may take 50 ms for so many."""
+"""Bytes that are searched at a time: `re` blocks other threads, and may take 50 ms for so many."""
 LONGEST_ESCAPE = 48
 LONGEST_BREAK = 350
 """Bytes of a character in an escaped form, and of one with line breaks behind it."""
@@ -276,7 +276,7 @@ def _hex_forms(secret: str) -> list[bytes]:
 
 
 def _quoted_forms(secret: str) -> list[bytes]:
-    """As regexes, shells, SQL and CSV quote it."""
+    """A secret as regexes, shells, SQL and CSV quote it."""
     escaped = re.sub(r"[^\w]", r"\\\g<0>", secret, flags=re.ASCII)
     forms = [escaped, re.escape(secret), secret.replace("'", "''"), secret.replace('"', '""')]
     forms += [secret.replace("'", end) for end in ("'\"'\"'", r"'\''")]

@@ -162,7 +162,7 @@ def load_plugins() -> bool:
 
 
 MOST_SIBLINGS = 1000
-"""The files of a folder among which the name that a mistyped one is nearest to is looked for."""
+"""The files of a folder that are searched for the nearest name to a mistyped one."""
 
 
 def load_file(path: str | Path) -> ModuleType:

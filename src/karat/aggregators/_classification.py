@@ -495,7 +495,7 @@ class OneMetric(_Classified):
 
 @register_aggregator("precision")
 class Precision(OneMetric):
-    """Of what was predicted as a class, the share that is one: for each class and on average.
+    """The share of predictions of a class that are right: for each class and on average.
 
     `average` is macro (over the union of golden and predicted classes), micro, weighted by support, or `seed`:
     over the classes that were predicted. `golden_key` and `predicted_key` name the field of a label that is an
@@ -508,7 +508,7 @@ class Precision(OneMetric):
 
 @register_aggregator("recall")
 class Recall(OneMetric):
-    """Of the items of a class, the share that was predicted as it: for each class and on average.
+    """The share of items of a class that are predicted as it: for each class and on average.
 
     Parameters as those of `precision`; the average `seed` is over the golden classes.
     """

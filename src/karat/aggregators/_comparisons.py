@@ -294,7 +294,7 @@ def _sharing_ranks(runs: Sequence[Any]) -> list[Any]:
 
 
 class _Comparisons(Aggregator[Tally]):
-    """What aggregators of comparisons share: the tally."""
+    """Base of aggregators of comparisons: the tally."""
 
     over = frozenset({"pair", "joint"})
 

@@ -1,4 +1,4 @@
-"""How scores are spread: quantiles and a histogram."""
+"""Distributions of scores: quantiles and a histogram."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _at(values: list[float], upto: list[int], p: float) -> float:
 
 
 def _rank(p: float, n: int) -> int:
-    """Of the quantile `p` among so many scores, counted from 1."""
+    """The rank of the quantile `p` among `n` scores, from 1."""
     return max(1, math.ceil(p * n - 1e-9))
 
 

@@ -34,7 +34,7 @@ class _State:
 
 
 class _Scores(Aggregator[_State]):
-    """What the two share: scores of an example are a cluster; what has no score is counted."""
+    """Base of mean and accuracy: the scores of an example are a cluster; items without a score are counted."""
 
     _ends_stand = False
     """Whether `_value` gives the scores 0 and 1 back and notes nothing."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Sampling = Literal["uniform", "selected"]
 LOOKED_AT = 2000
-"""Results among which the first of each evaluator is looked for."""
+"""Results that are searched for the first one of each evaluator."""
 
 
 class LabelledItem(NamedTuple):
@@ -87,7 +87,7 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
     parts: dict[str, Any]
     about: dict[str, str]
-    """What each part is about: claims are numbered anew when an output is judged again."""
+    """What each part is about: claims get new numbers when an output is judged again."""
     probability: float | None
     kind: str
     evaluation: str

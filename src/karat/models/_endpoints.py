@@ -228,7 +228,7 @@ def default_spec(role: Literal["task", "judge"] = "task") -> str:
 
 
 def models_file() -> Path:
-    """Where named models are looked for: `KARAT_MODELS`, else models.yaml in the current folder, else SyGra's."""
+    """The file of named models: `KARAT_MODELS`, else models.yaml in the current folder, else SyGra's."""
     own, theirs = Path(os.environ.get("KARAT_MODELS") or "models.yaml"), Path("sygra/config/models.yaml")
     return theirs if not own.is_file() and theirs.is_file() and not os.environ.get("KARAT_MODELS") else own
 
@@ -270,7 +270,7 @@ def _written(spec: str, definitions: dict[str, Any]) -> Endpoint:
 
 
 def _meant(spec: str, definitions: dict[str, Any]) -> str:
-    """What somebody may have meant who wrote what names no model."""
+    """A suggestion for a spec that names no model."""
     prefix, slash, name = spec.partition("/")
     if slash and not name and providers.has(prefix):
         return f"a model's name is missing after the slash, as in {prefix}/NAME"

@@ -1,4 +1,4 @@
-"""What can go wrong with a model call, as types that say whether asking again may help.
+"""The failures of model calls, as types that say whether a retry may help.
 
 `CredentialsRefused` and `BudgetReached` (in `karat.errors`) stop a stage; everything here is the failure of
 one call, and so of one item.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from karat.models.providers import Tokens
 
 LONGEST_MESSAGE = 600
-"""Characters kept of what a provider says: its text is not ours, and a page of HTML helps nobody."""
+"""Characters kept of what a provider says: its text is untrusted, and a page of HTML does not help."""
 
 LONGEST_RAW = 100_000
 """Characters kept of an answer that did not fit."""

@@ -17,7 +17,7 @@ from karat.models._recording import counters
 # The limits of one model: concurrent calls, requests and tokens per minute, and backing off after a 429.
 
 Sleep = Callable[[float], Awaitable[None]]
-"""Waits for some seconds; raises if the request has become pointless meanwhile."""
+"""Wait for some seconds; raise if the request has become pointless during the wait."""
 
 
 class Clock(Protocol):
@@ -138,7 +138,7 @@ class Limiter:
         if self._tokens is not None:
             due = max(due, now + self._tokens.take(tokens, now))
         while (wait := max(due, self._paused_until) - self.clock.time()) > 0:
-            await sleep(wait)  # the pause may have been extended meanwhile
+            await sleep(wait)  # the pause may have been extended during the wait
         self._paused_until = 0.0
 
     def succeeded(self, permit: Permit, tokens: float | None) -> None:

@@ -1,4 +1,4 @@
-"""What is asked of a model and what it answers: requests, media in messages, replies, tool calls."""
+"""Requests to a model and its replies: messages, media in messages, tool calls."""
 
 from __future__ import annotations
 
@@ -436,7 +436,7 @@ def read_options(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[
 
 
 def unknown_parameter(name: str, value: object) -> str:
-    """What to say about a parameter that karat does not have: the nearest one, or how to send it all the same."""
+    """The advice on an unknown parameter: the nearest one, or how to send it anyway."""
     shown = repr(value) if isinstance(value, (int, float)) and not is_secret(name) else "…"
     return (
         f"no parameter {name!r}: {did_you_mean(name, PARAMETERS)}; "

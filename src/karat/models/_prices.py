@@ -1,4 +1,4 @@
-"""What calls cost: a bundled, dated table of prices that `KARAT_PRICES` and models.yaml override, and budgets."""
+"""The cost of calls: a bundled, dated table of prices that `KARAT_PRICES` and models.yaml override, and budgets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ docs.rs/claude-session-parser, read 2026-11-17.
 
 
 class LongContext(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a request costs whose input is longer than `above` tokens."""
+    """The price of a request whose input is longer than `above` tokens."""
 
     above: int
     input: float

@@ -1,4 +1,4 @@
-"""What a task or a judge asks through karat, kept as it happens: a context variable, and a list of calls.
+"""The record of a task's or judge's model and tool calls: a context variable, and a list of calls.
 
 A stage enters `recording(…)` around the work of one item. Calls made inside, in the same task, in tasks it
 starts or in threads that carry its context, are appended in the order in which they began.

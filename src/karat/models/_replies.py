@@ -277,7 +277,7 @@ async def read_answers(context: RequestContext, asked: ProviderReply) -> Provide
             value: Any = _checked(context, asked)
         except BaseException as error:
             value = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(_deliver, done, value)
 
     threading.Thread(target=work, name="karat-schema", daemon=True).start()

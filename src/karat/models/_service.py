@@ -1,4 +1,4 @@
-"""What all models of a process share, on the background loop: session, limits, cache, calls in flight.
+"""The service that all models of a process share, on the background loop: session, limits, cache, calls in flight.
 
 The way of a call: kept answer → the same call in flight → budget → limits → request (and again) → check →
 keep. Everything here runs on one thread, so nothing needs a lock.

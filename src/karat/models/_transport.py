@@ -275,7 +275,7 @@ def _reason(error: Exception) -> str:
 
 
 def _encryption_problem(error: aiohttp.ClientSSLError) -> str:
-    """What OpenSSL reports about the certificate or the encryption, and the fix."""
+    """The problem that OpenSSL reports about the certificate or the encryption, and the fix."""
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     reason = getattr(cause, "verify_message", None) or getattr(cause, "reason", None) or str(cause)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

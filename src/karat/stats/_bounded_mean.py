@@ -141,7 +141,7 @@ class BoundedMean:
         return min(float(self.counts[near].sum()), items / self.usual_size)
 
     def _degrees(self, weight: float) -> float:
-        """Of freedom. The extra value makes up for the unknown variance; without it t does."""
+        """Degrees of freedom. The extra value makes up for the unknown variance; without it t does."""
         if self.degrees is not None:
             return self.degrees
         return (self.clusters - 1.0) / (1.0 - weight) if weight < 1.0 else math.inf

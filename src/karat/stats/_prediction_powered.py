@@ -181,7 +181,7 @@ def ppi(
     """Estimate the mean of human labels over all items from few human labels and many of a judge.
 
     `labels[i]` and `judged_labels[i]` are the person's and the judge's for the same item; `judged_all` are
-    the judge's for the other items, which nobody labelled. The estimate is λ·mean(judged_all) + mean(labels −
+    the judge's for the other, unlabelled items. The estimate is λ·mean(judged_all) + mean(labels −
     λ·judged_labels): unbiased however good the judge is, and narrower the better it is (PPI++,
     Angelopoulos, Duchi & Zrnic 2023). λ = cov(labels, judged) / ((1 + n/N)·var(judged)), kept within 0 and 1,
     so that a useless judge does no harm; `power_tuning=False` takes λ = 1, the plain method of 2023. Its

@@ -372,7 +372,7 @@ class ReadPool:
 
     @contextmanager
     def store(self) -> Iterator[Store]:
-        """A store that no other thread uses meanwhile; waits until one is free. Connections are made when needed."""
+        """A store that no other thread uses; waits until one is free. Connections are made when needed."""
         found = self._free.get()
         try:
             if found is not None and found is not self._url and found.backend.is_replaced():

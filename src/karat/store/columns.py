@@ -108,7 +108,7 @@ def cached_segments(
             yield segment
 
 
-# Columns that are made while nobody waits for them.
+# Columns that are made in the background.
 
 Report: TypeAlias = Callable[[float], None]
 """A callback that gets the share of the columns that is built, from 0 to 1."""
@@ -696,7 +696,7 @@ class _Retried(Exception):
 
 
 class _Joined(Exception):
-    """Segments that were read already have been joined with later ones meanwhile."""
+    """Segments that were read have since been joined with later ones."""
 
 
 def _loaded(

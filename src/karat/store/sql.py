@@ -357,7 +357,7 @@ class SqlBackend:
         def work(cursor: Any) -> None:
             self._one_at_a_time(cursor)
             cursor.execute(found, (parent, first, last))
-            if int(cursor.fetchone()[0]) == records:  # else they were deleted meanwhile
+            if int(cursor.fetchone()[0]) == records:  # else they were deleted since
                 cursor.execute(delete, (parent, first, last))
                 cursor.execute(update, (records, payload, crc32(payload), last))
 

@@ -477,7 +477,7 @@ def _read_only_uri(path: Path) -> str:
 
 
 class _Connection(sqlite3.Connection):
-    """A connection that is closed with the last handle that uses it: nobody has to close the store of a Run.
+    """A connection that is closed with the last handle that uses it: a caller need not close the store of a Run.
 
     Python 3.13 and later warn about connections that end open.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FIELD = r"[^\W\d]\w*(?:\.\w+)*"
 _VARIABLE = re.compile(r"\{\{(" + _FIELD + r")\}\}|\{(" + _FIELD + r")\}")
-"""`{name}` or `{name.field}`; doubled, it stands for itself. Any other brace is a brace."""
+"""`{name}` or `{name.field}`; doubled braces are literal braces, and so is any other brace."""
 
 
 class PromptTask(Task):

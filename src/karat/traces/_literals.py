@@ -245,7 +245,7 @@ class _Reader:
         mark = self.text[at : at + 1]
         width = {"x": 2, "u": 4, "U": 8}.get(mark)
         if width is None:
-            # A quote or a backslash stands for itself; an unknown escape stays as written, as in Python.
+            # An escaped quote or backslash is that character; an unknown escape stays as written, as in Python.
             parts.append(_ESCAPES.get(mark, mark if mark in ("'", '"', "\\", "/") else "\\" + mark))
             return at + 1
         digits = self.text[at + 1 : at + 1 + width]

@@ -323,7 +323,7 @@ class Provider:
     derives_seed: bool = False
     """Whether sampling without a seed gets one made from (example, attempt, occurrence), to be repeatable."""
     repeatable: bool = False
-    """Whether what fails with 500 fails so every time: the request is at fault, and is not sent again."""
+    """Whether a request that fails with 500 always fails; it is then not retried."""
     free: bool = False
     """Whether calls cost nothing."""
     patience: float | None = None

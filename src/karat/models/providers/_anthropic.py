@@ -57,7 +57,7 @@ _UNSUPPORTED = (
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties"),
 )
-"""Keywords that `output_config.format` refuses; the answer is checked against them all the same."""
+"""Keywords that `output_config.format` refuses; the answer is checked against them anyway."""
 
 
 class AnthropicMessages(WireFormat):

@@ -221,7 +221,7 @@ def _still_runs(process: subprocess.Popen[bytes]) -> bool:
 def _bytes_in(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # pip removes its own files meanwhile
+        with contextlib.suppress(OSError):  # pip removes its own files at the same time
             total += path.stat().st_size if path.is_file() else 0
     return total
 

@@ -165,7 +165,7 @@ def _generated(outputs: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _answer(outputs: Any, error: Any) -> tuple[Any, dict[str, Any]]:
-    """What a tool gave back, and what its outputs say beside."""
+    """The answer of a tool, and the other fields of its outputs."""
     if error is not None:
         return error, {} if outputs is None else {"outputs": outputs}
     if isinstance(outputs, dict) and "output" in outputs:

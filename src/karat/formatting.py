@@ -47,7 +47,7 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     shown = visible(text.translate(_BREAKS))
-    # Unassigned characters: nobody knows what a terminal makes of them.
+    # Unassigned characters: terminals differ in how they show them.
     return "".join(c if c in _JOINERS or unicodedata.category(c)[0] != "C" else "�" for c in shown)
 
 

@@ -54,7 +54,7 @@ Rule = Callable[[Draft, Any, Any, Any], "Iterator[ValidationError]"]
 
 
 class Undecided(Exception):
-    """A pattern, or the whole schema, had not accepted or refused a value in its time, or cannot be used at all."""
+    """A pattern or the schema did not decide about a value in its time, or cannot be used."""
 
 
 class Validator:

@@ -1,4 +1,4 @@
-"""What a stage changes in its process while it works: signals that end it cleanly, and fewer garbage collections.
+"""The process of a stage while it works: signals that end it cleanly, and fewer garbage collections.
 
 Apart from `karat.sync`, because the command line needs the signals before it imports asyncio.
 """

@@ -1,4 +1,4 @@
-"""How much better or worse runs are than a baseline: paired by example, with intervals, tests and the examples."""
+"""Comparisons of runs with a baseline: paired by example, with intervals, tests and the examples."""
 
 from __future__ import annotations
 
@@ -949,7 +949,7 @@ SHORT = 40
 
 
 def comparison_blocks(comparison: Comparison) -> list[Block]:
-    """What differs, what follows, the counts, the examples that changed, then the statistics."""
+    """The blocks of a comparison: settings that differ, conclusions, counts, examples that changed, statistics."""
     labels = {run.id: run.label for run in comparison.runs}
     baseline = comparison.runs[0]
     others = [run.label for run in comparison.runs[1:]]

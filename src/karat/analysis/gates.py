@@ -102,7 +102,7 @@ _NO_COLON = re.compile(r"(.*?\s*[=<>]+\s*[\d.]+|(.*\s)?\d*\.\d+)\s*%?")
 
 
 def refuse_harmless(limit: Limit, evaluator: EvaluatorSpec) -> None:
-    """Refuse a margin beyond the range of the metric, such as 5 for 5 %: the gate would hold whatever happens."""
+    """Refuse a margin beyond the range of the metric, such as 5 for 5 %: the gate would always hold."""
     form = evaluator.usual_metric if limit.metric == evaluator.key else limit.metric.rpartition(" ")[2]
     low, high = (0.0, 1.0) if form == "accuracy" else score_range(evaluator)
     if low is None or high is None or limit.margin <= high - low:

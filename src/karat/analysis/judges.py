@@ -188,7 +188,7 @@ def judged_parts(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def part_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """What each part of a result is about. Claims are numbered anew whenever an output is judged again."""
+    """What each part of a result is about. Claims get new numbers whenever an output is judged again."""
     out: dict[str, str] = {}
     for number, claim in enumerate(metadata.get("claims") or (), 1):
         out[f"claims/{number}"] = str(claim.get("claim"))
@@ -655,7 +655,7 @@ def _with_nodes(
     earlier: Mapping[str, Any],
     changes: list[tuple[str, Any, Any]],
 ) -> float | None:
-    """The score when a person decides nodes: the judge is asked only about nodes that nobody has decided."""
+    """The score when a person decides nodes: the judge is asked only about nodes that no person has decided."""
     from karat.evaluators.judges._base import Case
     from karat.evaluators.judges.rubric import RubricDagEvaluator
     from karat.paths import MISSING

@@ -1,4 +1,4 @@
-"""What became of items beside their scores: failures and skips by kind with first examples, and how long outputs took.
+"""Outcomes of items besides scores: failures and skips by kind with first examples, and the latency of outputs.
 
 Columns say which items failed and of what kind; only the records of the examples that are shown are read.
 """

@@ -975,7 +975,7 @@ def _position(ranking: Ranking) -> str:
 
 
 class MissingPair(msgspec.Struct, frozen=True):
-    """What is there and what is missing of the comparisons of two runs."""
+    """The stored and missing comparisons of two runs."""
 
     first: str
     second: str
@@ -1008,7 +1008,7 @@ class RankingPlan(msgspec.Struct, frozen=True):
 def plan_ranking(
     store: Store, runs: Sequence[Run], key: str, fingerprint: str, *, both_orders: bool = False
 ) -> RankingPlan:
-    """What is missing between runs, for an evaluator that is known by its fingerprint.
+    """The missing comparisons of runs, by an evaluator with a known fingerprint.
 
     Comparisons of the same outputs that are kept under other runs are copied and not paid again, so the plan is the
     most that can be asked for.
@@ -1077,7 +1077,7 @@ def _judgeable(run: Run) -> set[tuple[int, str]]:
 
 
 def plan_blocks(plan: RankingPlan) -> list[Block]:
-    """What is there, what is missing, and what it would cost."""
+    """Stored and missing comparisons, and the cost of the missing ones."""
     rows = [
         [plan.labels[pair.first], plan.labels[pair.second], f"{pair.done:,}", f"{pair.missing:,}"]
         for pair in plan.pairs

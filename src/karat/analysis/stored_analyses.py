@@ -25,7 +25,7 @@ COMMANDS: dict[Kind, str] = {"comparison": "karat compare", "ranking": "karat ra
 
 
 class Analysis:
-    """What comparisons and rankings share: their tables as text, Markdown and HTML."""
+    """Base of comparisons and rankings: their tables as text, Markdown and HTML."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class _Analysis(Protocol):
 
     @property
     def conclusions(self) -> list[str]:
-        """What follows from it, in sentences."""
+        """The conclusions, as sentences."""
 
     def estimates(self) -> list[Estimate]:
         """The estimates, each with the evaluator, run and group that it is about."""
@@ -157,7 +157,7 @@ def _with_id(analysis: A, id: str) -> A:
 
 
 def _state(handle: Run | Evaluation) -> list[Any]:
-    """What changes when records are added: the time of completion, and of unfinished ones what is stored."""
+    """A state that changes when records are added: the time of completion, or the counts of unfinished ones."""
     finished = handle.header.finished
     stored = None if finished is not None else sorted(handle.store.backend.counts(handle.number).items())
     return [handle.id, finished, stored]

@@ -157,7 +157,7 @@ class _Gathering:
             self.notes.append(self._outdated(aggregation, "is outdated"))
 
     def _add_children(self, handles: Sequence[Any]) -> None:
-        """What was made from what is given: the newest judgments of runs, the newest aggregation of those."""
+        """Add the newest judgments of the given runs, and the newest aggregation of those."""
         given = {run.id for run in handles if isinstance(run, Run)}
         if given and not self.evaluations:
             judged: set[tuple[str, str]] = set()

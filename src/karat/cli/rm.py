@@ -39,7 +39,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         if not given.yes and not _agreed(doomed, plural(len(doomed), "item"), terminal):
             terminal.show({"removed": []}, "nothing was removed")
             return 1
-        removed = store.remove(*doomed)  # exactly these: what was made of them meanwhile is not removed
+        removed = store.remove(*doomed)  # exactly these: a child created since is not removed
         terminal.show({"removed": removed}, "\n".join(f"removed {clean(each, 80)}" for each in removed))
     return 0
 

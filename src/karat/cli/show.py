@@ -775,7 +775,7 @@ def _examples_at(data: StoredDataset, positions: Sequence[int]) -> Iterator[Exam
 
 
 def _narrowed(handle: Rows, where: Filter | None, sort: str | None) -> list[int] | None:
-    """The positions that a text leaves. None without one, and where another field has to be looked for in all rows."""
+    """The positions that a text leaves. None without one, and if another field has to be searched in all rows."""
     fields = [*(where.fields if where else ()), *([sort.removeprefix("-")] if sort else ())]
     if where is None or any(field not in FIELDS for field in fields):
         return None

@@ -34,7 +34,7 @@ KEYS = {
 def source_rows(
     source: Mapping[str, Any] | Sequence[Mapping[str, Any]], folder: Path, load: Load
 ) -> Iterator[Row]:
-    """The rows of a source, or of several that are joined. `folder` is where files are looked for too."""
+    """The rows of a source, or of several that are joined. Relative paths are also searched in `folder`."""
     problems = source_problems(source, load)
     if problems:
         raise ConfigError([sentence for _, sentence in problems])

@@ -304,7 +304,7 @@ ADDRESSES = ("data:", "http://", "https://")
 
 
 class _AddressTransform(DataTransform):
-    """What both share: which values are meant, and how they become addresses."""
+    """Base of both: it selects the values, and converts them to addresses."""
 
     streams = True
     parameters = ("fields", "output_fields")

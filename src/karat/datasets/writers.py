@@ -66,7 +66,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
-        _refuse_database(path)  # it may have been made meanwhile
+        _refuse_database(path)  # it may have been created since the first check
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -301,7 +301,7 @@ class EmbeddingDistance(ReferenceEvaluator[str | None]):
 
 
 class _NgramEvaluator(ReferenceEvaluator[object]):
-    """What the n-gram measures share: a package of the extra `text`, one or several references."""
+    """Base of the n-gram measures: a package of the extra `text`, one or several references."""
 
     gives_labels = False
 

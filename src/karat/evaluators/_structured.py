@@ -17,17 +17,17 @@ from karat.records import Result
 from karat.serialization import storable
 
 MAX_PROBLEMS = 1_000
-"""Violations of a schema after which the rest is not looked for: the verdict is clear, and a list can have many."""
+"""Violations of a schema after which the search stops: the verdict is clear, and a list can have many."""
 
 MAX_BRANCHES = 20_000
-"""Violations in the branches of `oneOf` and `anyOf` after which the rest is not looked for, some 20 µs each."""
+"""Violations in the branches of `oneOf` and `anyOf` after which the search stops; each costs some 20 µs."""
 
 SHOWN_PROBLEMS = 20
 """How many violations of a schema are listed; a long list can have thousands."""
 
 
 class _JSONEvaluator(Evaluator):
-    """What both share: text is parsed, anything else is taken as JSON that is parsed already."""
+    """Base of both: text is parsed, any other value is taken as parsed JSON."""
 
     gives_labels = False
 
@@ -255,7 +255,7 @@ STANDARD = {
     *("uri", "uri-reference", "iri", "iri-reference", "uri-template", "uuid", "regex"),
     *("json-pointer", "relative-json-pointer"),
 }
-"""The formats that JSON Schema defines; any other is an annotation that nobody checks."""
+"""The formats that JSON Schema defines; any other is an annotation without a check."""
 
 _TIME = r"\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})"
 _RFC_3339 = {"time": regex.compile(_TIME), "date-time": regex.compile(rf"\d{{4}}-\d{{2}}-\d{{2}}[T ]{_TIME}")}

@@ -245,7 +245,7 @@ Problem = tuple[Place, str]
 
 
 class DataSample:
-    """The first examples of a dataset; what they do not show is looked for in the rest, unless that is in a store."""
+    """The first examples of a dataset; tests search the rest too, unless that is in a store."""
 
     def __init__(self, dataset: Any = ()) -> None:
         self.examples: list[Example] = list(islice(dataset, LOOKED_AT))

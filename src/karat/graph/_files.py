@@ -354,7 +354,7 @@ class _Report:
         return self._broken() if given is None else given
 
     def kept(self, records: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The records that its filter lets through."""
+        """The records that pass its filter."""
         keep = self.processor.keep
         if keep is None:
             return list(records)

@@ -2,7 +2,7 @@
 
 A task is found as `tasks.eval.x.y`, `eval/x/y`, or the path of its folder or file: in the working folder, in its
 `tasks` folder, then among the tasks shipped with karat. What a configuration names is code that will run: it is
-looked for in the task's folder, among karat's own parts and on the import path, and nowhere else.
+searched in the task's folder, among karat's own parts and on the import path, and nowhere else.
 """
 
 from __future__ import annotations

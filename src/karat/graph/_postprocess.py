@@ -61,7 +61,7 @@ class _Reporter(Protocol):
 
 
 class Processor:
-    """A post-processor as the file names it: a new one is made for every report."""
+    """A post-processor as the file defines it; each report gets a new instance."""
 
     def __init__(
         self,

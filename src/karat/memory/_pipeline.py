@@ -240,7 +240,7 @@ class MemoryTask(Task):
         self.answerer = answerer
         self.name = system.name
         self.restarted: list[str] = []
-        """Samples that were begun again from their first session."""
+        """Samples that were restarted from their first session."""
         self.not_closed: list[str] = []
         """What systems raised when they were closed after a sample."""
         self._state = state
@@ -287,7 +287,7 @@ class MemoryTask(Task):
         shutil.rmtree(folder, ignore_errors=True)
 
     def note_restart(self, sample_id: str) -> None:
-        """Remember a sample that was begun again although units of it are stored."""
+        """Record a sample that was restarted although units of it are stored."""
         self._note(self.restarted, sample_id)
 
     def _note(self, kept: list[str], text: str) -> None:
@@ -397,7 +397,7 @@ class _Drive:
         self._call("reset", work)
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        """Call the system. A coroutine is refused: nobody awaits it, so nothing was done."""
+        """Call the system. A coroutine is refused: it is never awaited, so the call did nothing."""
         returned = getattr(self.system, method)(*arguments)
         if inspect.iscoroutine(returned):
             returned.close()  # without a warning that it was never awaited

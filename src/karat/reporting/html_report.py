@@ -74,7 +74,7 @@ MOST_PLOTS = 4
 MOST_SLICES = 8
 """Plots of slices: of metrics and fields."""
 MOST_SLICED = 100_000
-"""Examples of a dataset whose metadata is read for slices that nobody asked for."""
+"""Examples of a dataset whose metadata is read for default slices."""
 MOST_VALUES, MOST_FIELDS = 8, 2
 """Values of a field of the metadata that becomes slices, and such fields."""
 MOST_CLASSES = 20

@@ -621,7 +621,7 @@ def embeddings(body: Mapping[str, Any], dimensions: int, model: str | None) -> d
     }
 
 
-# A clock on which waiting takes no time: it jumps to the next moment somebody waits for.
+# A clock on which waiting takes no time: it jumps to the next moment that a coroutine waits for.
 
 
 class FakeClock:

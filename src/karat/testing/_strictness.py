@@ -1,4 +1,4 @@
-"""What the real providers refuse, with their own messages: FakeProvider is as strict for models it knows.
+"""The refusals of the real providers, with their own messages: FakeProvider is as strict for models it knows.
 
 Messages as they were reported in 2026: github.com/danielmiessler/Fabric/issues/2109 (Anthropic's sampling parameters),
 github.com/agno-agi/agno/issues/7015 (prefill), github.com/openai/openai-agents-python/issues/2089 (efforts),

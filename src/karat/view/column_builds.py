@@ -74,7 +74,9 @@ class ColumnBuilder:
             job.finished.wait(PATIENCE)
         with self._lock:
             if job.finished.is_set():
-                self._jobs.pop(what.id, None)  # asked for again, they are gone from the cache: made anew
+                self._jobs.pop(
+                    what.id, None
+                )  # requested again, they are gone from the cache: build them again
             else:
                 job.awaited = True
         if job.awaited and not job.finished.is_set():

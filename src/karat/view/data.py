@@ -1,4 +1,4 @@
-"""What the pages of the viewer show, as JSON-able documents: read from a store through read-only connections."""
+"""The data of the viewer's pages, as JSON-able documents, read from a store through read-only connections."""
 
 from __future__ import annotations
 
@@ -741,7 +741,7 @@ def _sources(run: Run, evaluations: Sequence[Evaluation]) -> dict[str, Source]:
 
 
 def _state(handle: Run | Evaluation) -> Any:
-    """What changes when records are added."""
+    """A state that changes when records are added."""
     finished = handle.header.finished
     if finished is not None:
         return finished

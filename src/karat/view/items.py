@@ -85,7 +85,7 @@ class ItemPage:
 
     @property
     def key(self) -> str:
-        """As a row's."""
+        """The key, as in a row."""
         place = f"{self.position}.{self.attempt}"
         return f"{place}/{self.unit}" if self.unit else place
 

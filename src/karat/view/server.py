@@ -221,7 +221,7 @@ class Server:
 
     @property
     def viewer(self) -> Viewer:
-        """What answers."""
+        """The source of the answers."""
         with self._making:
             if self._viewer is None:
                 self._viewer = self._make_viewer()
@@ -460,7 +460,7 @@ class Server:
     def _release(self, work: asyncio.Future[Any]) -> None:
         self._slots.release()
         if not work.cancelled():
-            work.exception()  # of an answer that was given up, nobody else asks for it
+            work.exception()  # of an abandoned answer: nothing else reads it
 
 
 def _limited(answer: Callable[[web.Request], Any], request: web.Request) -> Any:

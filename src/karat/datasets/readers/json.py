@@ -113,7 +113,7 @@ def repeated_key(text: str) -> tuple[int, str] | None:
         places = [match.start() for match in _NAME.finditer(text) if json.loads(match[0]) == name]
         return places[1] if len(places) > 1 else 0, f"duplicate key {clip(name, 80)}: give each its own name"
     except RecursionError:
-        pass  # nested too deeply for this decoder; the values were read all the same
+        pass  # nested too deeply for this decoder; the values were read anyway
     return None
 
 

@@ -1,4 +1,4 @@
-"""What all judges share: settings, prompts, where the parts of an item are found, and what a Result carries."""
+"""The base of judges: settings, prompts, the parts of an item, and the metadata of a Result."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class AnswerCriterionOptions(CriterionOptions, AnswerOptions, total=False):
 
 
 class _CriterionJudge(JudgeEvaluator):
-    """What judges of criteria share: the kinds of verdict, several criteria, votes."""
+    """Base of judges of criteria: the kinds of verdict, several criteria, votes."""
 
     pass_fail = True
 

@@ -216,7 +216,7 @@ def _verdict_on(vote: Vote, place: int) -> bool | None:
 
 
 def _majority(votes: Sequence[bool | None], majority: float) -> bool | None:
-    """What more than `majority` of all votes say; abstentions count for neither side."""
+    """The verdict of more than `majority` of all votes; abstentions count for neither side."""
     for value in (True, False):
         if sum(vote is value for vote in votes) > majority * len(votes):
             return value

@@ -115,7 +115,7 @@ def _callable(part: Any, section: Section, building: Building) -> Any:
     function = applied(part, 2, "lambda")
     _check_takes_state(function.call, part)
     if function.takes < 2:
-        section.known((*LANGUAGE, *ALIASES))  # nobody would read any other
+        section.known((*LANGUAGE, *ALIASES))  # nothing reads any other
         return function.call
     _check_mistyped(section)
     return functools.partial(function.call, dict(section.given))

@@ -1,4 +1,4 @@
-"""What every reader of a memory benchmark is made of: located JSON values, neutral ids, dates, refusals.
+"""The parts of readers of memory benchmarks: located JSON values, neutral ids, dates, refusals.
 
 A value from a file carries its place, so that an error names the file, the line and the path of the value.
 """
@@ -494,7 +494,7 @@ def _corrected(
         raise given.error(
             f"question {question.index} of the dataset is {clip(question.question, 80)}: correct the index"
         )
-    # In the audit of LoCoMo an answer with wrong evidence is right, and only worded anew.
+    # In the audit of LoCoMo an answer with wrong evidence is right, and only its wording changes.
     keys = ("answer",) if row.text_at("error_type") == "WRONG_CITATION" else ("answer", "correct_answer")
     answer, evidence = row.get(*keys), row.get("evidence", "correct_evidence")
     answerable = (

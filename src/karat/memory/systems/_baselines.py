@@ -78,10 +78,10 @@ class _Empty(ControlSystem):
         return Capabilities(event_time="none", save=True, parallel=True, provenance=True)
 
     def reset(self, directory: Path) -> None:
-        """Nothing is stored."""
+        """Do nothing: there is nothing to store."""
 
     def ingest_turn(self, turn: Turn) -> None:
-        """Nothing is stored."""
+        """Do nothing: there is nothing to store."""
 
     def snapshot(self) -> list[StoredMemory]:
         return []
@@ -90,10 +90,10 @@ class _Empty(ControlSystem):
         return Retrieval(items=(), trace={"system": self.name, "stored": 0})
 
     def save(self, directory: Path) -> None:
-        """Nothing is stored."""
+        """Do nothing: there is nothing to store."""
 
     def load(self, directory: Path) -> None:
-        """Nothing is stored."""
+        """Do nothing: there is nothing to store."""
 
 
 @memory_systems.register("no_memory")

@@ -1,4 +1,4 @@
-"""What the adapters to memory libraries share: sessions in batches, reproducible ids, karat's models."""
+"""The base of adapters to memory libraries: sessions in batches, reproducible ids, karat's models."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ class HttpMemory(_ServiceMemory):
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Whether the other side has closed an idle connection, or sent what nobody asked for."""
+    """Whether the other side has closed an idle connection, or sent data without a request."""
     try:
         return bool(select.select([connection], [], [], 0)[0])
     except (OSError, ValueError):

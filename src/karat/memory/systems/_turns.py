@@ -1,4 +1,4 @@
-"""What built-in systems share: a list of memories, one for each turn, saved as one JSON file; and settings."""
+"""The base of built-in systems: a list of memories, one for each turn, saved as one JSON file; and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How few tries the right actions took."""
+"""Retry efficiency: how few tries the right actions took."""
 
 from __future__ import annotations
 

@@ -83,12 +83,12 @@ def test_hashes_are_stable_across_processes_and_versions():
 
 
 @pytest.mark.parametrize("value", [float("nan"), {"a": [1, float("inf")]}, object(), {"f": print}, "\ud800"])
-def test_what_cannot_be_stored_is_refused(value):
+def test_unsupported_values_are_refused(value):
     with pytest.raises(UnsupportedType):
         content_hash(value)
 
 
-def test_what_can_be_written_can_be_read_again():
+def test_written_records_can_be_read_again():
     import msgspec
 
     from karat.serialization import encode

@@ -76,7 +76,7 @@ def made(tmp_path):
 @pytest.mark.parametrize(
     "kind", ["dataset", "stored dataset", "run", "evaluation", "aggregation", "comparison", "ranking"]
 )
-def test_what_a_notebook_shows_is_escaped_and_has_no_script(made, kind):
+def test_notebook_output_is_escaped_and_has_no_script(made, kind):
     page = Tags(made[kind]._repr_html_())
     assert page.elements <= HARMLESS
     assert page.attributes <= {"class", "style"}

@@ -88,7 +88,7 @@ def test_dotted_paths_and_files(fruit, tmp_path):
         "{folder}/broken.py:Pear",
     ],
 )
-def test_what_cannot_be_loaded_is_reported(tmp_path, path, refuses):
+def test_a_part_that_cannot_be_loaded_is_reported(tmp_path, path, refuses):
     (tmp_path / "own.py").write_text("class Pear:\n    pass\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
     with refuses(RequestError):

@@ -146,7 +146,7 @@ def test_the_rules(value: Any, json: Any) -> None:
         iter([1]),
     ],
 )
-def test_what_has_no_json_form_is_refused_by_its_place(value: Any, refuses) -> None:
+def test_a_value_without_a_json_form_is_refused_with_its_place(value: Any, refuses) -> None:
     with refuses(UnsupportedType):
         to_json_value(value)
     with refuses(UnsupportedType):

@@ -127,7 +127,7 @@ def test_a_missing_prediction_is_wrong_and_has_no_class(make):
     assert {"class": "(no prediction)"} not in [each.group for each in made.estimates]
 
 
-def test_what_failed_stays_in_the_denominator(make):
+def test_failed_items_stay_in_the_denominator(make):
     rows = [*make.labelled([("a", "a"), ("b", "a")]), [make.item(failed=True)], [make.item(1.0, value=True)]]
     estimate = make.folded("f1_score", rows).get("micro")
     assert (estimate.n, estimate.of) == (2, 4)

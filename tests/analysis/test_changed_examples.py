@@ -50,7 +50,7 @@ def test_outputs_are_shown_around_their_difference(runs):
     assert "is: {+x+}" in text
 
 
-def test_of_many_metrics_a_few_changed_examples_each_are_shown(runs, says):
+def test_with_many_metrics_few_changed_examples_of_each_are_shown(runs, says):
     made, replace = compare(runs, examples=5), msgspec.structs.replace
     names = [f"metric{number:02}" for number in range(12)]
     many = replace(

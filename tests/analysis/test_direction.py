@@ -101,7 +101,7 @@ def test_the_lower_score_wins(runs):
     assert rank(runs, evaluator=by_metric).places[0].label == "rate=0.9"
 
 
-def test_declared_bounds_say_what_missing_items_could_do(store):
+def test_declared_bounds_limit_the_effect_of_missing_items(store):
     runs = [run_at(store, 0.9), run_at(store, 0.9, broken=set(range(6)), new=True)]
     karat.evaluate(runs, [Mistakes(), Distance()], store=store)
     made = compare(runs, fail_if_worse=["mistakes:0.5", "distance:0.2"])

@@ -72,7 +72,7 @@ async def test_functions_and_metrics_that_wait(three):
     assert await ByFunction(better).compare(Example("e", 1, "a"), output("a"), output("b")) == 0.5
 
 
-def test_what_a_comparison_may_say(refuses):
+def test_valid_results_of_a_comparison(refuses):
     compared = ByMetric("exact_match").compare(Example("e", 1, "a"), output("a"), output("b"))
     assert (compared.score, compared.value) == (1.0, "win")
     assert (

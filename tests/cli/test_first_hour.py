@@ -276,7 +276,7 @@ def test_check_names_the_key_that_is_not_set(karat, project, monkeypatch, says):
     assert karat("run", "asks.yaml", "--check").code == 0
 
 
-def test_check_says_that_there_is_nothing_to_do(karat, project, says):
+def test_check_reports_an_empty_selection(karat, project, says):
     (project / "empty.yaml").write_text("dataset: []\ntask: task.py:shout\n")
     for command in (["empty.yaml"], ["experiment.yaml", "--offset", "6"]):
         said = karat("run", *command, "--check", "--json")

@@ -36,7 +36,7 @@ def test_a_check_without_a_model_checks_the_rest_and_says_what_a_run_needs(karat
     assert karat("run", "qa", "--check", "--model", "m@http://h.invalid/v1").err == ""
 
 
-def test_nor_those_that_the_task_names(karat, folder):
+def test_a_drawing_does_not_need_the_models_of_the_task(karat, folder):
     write(folder, TASK.replace("model:", "model: {name: gpt-of-another-tool}"))
     assert karat("graph", "qa").code == 0
 
@@ -121,7 +121,7 @@ def test_an_option_is_called_as_it_was_written(karat, folder, says):
     says(karat("run", "qa", "--output_with_ts=x").err)
 
 
-def test_a_check_counts_in_words_that_fit(karat, folder):
+def test_a_check_uses_singular_and_plural(karat, folder):
     write(folder, TASK.replace("said, model: ", "said"))
     assert (
         "2 nodes, 1 post-processor\n" in karat("run", "qa", "--check", "--model", "m@http://h.invalid/v1").out

@@ -27,7 +27,7 @@ def test_every_command_explains_itself(karat, name):
 
 
 @pytest.mark.parametrize("name", ["ls", "models", "models cache", "models pull"])
-def test_examples_stand_on_lines_of_their_own(karat, name):
+def test_examples_are_on_separate_lines(karat, name):
     examples = [
         line for line in karat(*name.split(), "--help").out.splitlines() if line.startswith("    karat ")
     ]
@@ -95,7 +95,7 @@ def test_a_mistake_is_one_sentence_with_the_nearest_right_word(karat, line, says
     assert "Traceback" not in said.err
 
 
-def test_options_of_every_command_may_stand_before_it(karat, project):
+def test_global_options_may_precede_the_command(karat, project):
     said = karat("--store", "memory://", "--json", "ls", "runs")
     assert said.code == 0
     assert said.json == {"store": "memory://", "runs": []}

@@ -160,7 +160,7 @@ def test_a_script_that_ends_itself_when_imported_is_one_sentence(karat, project,
         ["experiment.yaml", "--data", "qa.jsonl"],
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_sentence(karat, project, arguments, says):
+def test_a_target_that_cannot_run_is_refused_in_one_sentence(karat, project, arguments, says):
     (project / "empty.jsonl").write_text("")
     (project / "empty.yaml").write_text("")
     if arguments == ["."]:

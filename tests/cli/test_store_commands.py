@@ -447,7 +447,7 @@ def test_an_export_to_a_terminal_has_no_control_characters(karat, project):
 
 
 @pytest.mark.parametrize("format", ["json", "jsonl", "csv", "parquet"])
-def test_what_was_stored_can_be_exported(karat, project, format):
+def test_stored_records_can_be_exported(karat, project, format):
     """Also what is nested more deeply than values that a task may return."""
     deep = "[" * 700 + "]" * 700
     (project / "deep.jsonl").write_text(f'{{"id": "a", "input": {deep}, "expected": "x"}}\n')

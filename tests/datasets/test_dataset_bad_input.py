@@ -190,7 +190,7 @@ def test_two_rows_with_one_id_name_both_lines(tmp_path: Path, refuses) -> None:
         Dataset.from_file(csv)
 
 
-def test_two_rows_with_one_id_may_stand_on_one_line(tmp_path: Path, refuses) -> None:
+def test_two_rows_of_one_line_with_the_same_id(tmp_path: Path, refuses) -> None:
     file = tmp_path / "ids.json"
     file.write_text('[{"id": "a", "input": 1}, {"id": "b", "input": 2}, {"id": "a", "input": 3}]')
     with refuses(DataError):

@@ -61,7 +61,7 @@ def test_fields_by_name_leave_the_others_as_metadata(read: Make) -> None:
     ]
 
 
-def test_the_field_named_id_is_the_id_unless_told_otherwise(read: Make) -> None:
+def test_the_field_named_id_is_the_id_by_default(read: Make) -> None:
     row = {"id": 7, "question": "q"}
     assert read([row], input="question") == [Example("7", "q")]
     assert read([row])[0].id == "7"

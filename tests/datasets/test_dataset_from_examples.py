@@ -166,7 +166,7 @@ def test_integers_beyond_64_bits_are_kept() -> None:
         ("half \ud800",),
     ],
 )
-def test_what_cannot_be_stored_is_refused_at_once_by_its_field(given: tuple[object, ...], refuses) -> None:
+def test_unsupported_values_are_refused_at_once_by_field(given: tuple[object, ...], refuses) -> None:
     with refuses(UnsupportedType):
         Dataset.from_examples([given])
     with pytest.raises(UnsupportedType, match=r"input .*ModelMetaclass"):

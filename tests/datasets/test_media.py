@@ -92,7 +92,7 @@ def test_a_text_that_only_looks_like_a_file_stays_unless_its_field_is_named(tmp_
         (b"FORM\0\0\0\0AIFF", "aiff"),
     ],
 )
-def test_what_a_sound_is_its_first_bytes_tell(start, form):
+def test_a_sound_is_recognised_by_its_first_bytes(start, form):
     assert content(one(CreateAudioUrlTransform, {"audio": start})["audio"]) == (f"data:audio/{form}", start)
 
 

@@ -189,7 +189,7 @@ def test_a_folder_is_refused(tmp_path):
 
 @pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff20"])
 @pytest.mark.parametrize("before", ["", "\0", "\x0b", "\x9f", "\ufeff", "\u200b", "'", "''"])
-def test_what_a_spreadsheet_would_execute_is_text_and_can_be_read_back(before, sign):
+def test_formulas_are_text_and_can_be_read_back(before, sign):
     cell = guarded(f"{before}{sign}1+1")
     assert cell == f"'{before}{sign}1+1"
     assert unguarded(cell) == f"{before}{sign}1+1"

@@ -285,7 +285,7 @@ def test_values_of_numpy_are_the_numbers_and_lists_they_hold():
     assert score("unit:scroll_amount", {"amount": numpy.float32(100)}, {"amount": 100}) == 1.0
 
 
-def test_bytes_are_text_wherever_they_stand():
+def test_bytes_are_text_at_any_depth():
     assert score("exact_match", {"text": b"Paris"}, "Paris") == score("exact_match", [b"a"], ["a"]) == 1.0
     assert score("exact_match", [b"\xff"], ["a"]) == 0.0
     assert score("exact_match", [b"\xff"], [b"\xff"]) == 1.0

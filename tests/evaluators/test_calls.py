@@ -55,7 +55,7 @@ def test_keys_from_text_are_those_of_the_values(arguments: list[dict[str, Any]])
 @pytest.mark.parametrize(
     "text", ["1],[2", '{"q": 1},{"q": 2}', '{"q": 1}\n{"q": 2}', '{"q": ', '{"q": "\\ud800"}']
 )
-def test_text_that_is_no_json_has_no_key_and_spoils_no_other(text: str) -> None:
+def test_text_that_is_not_json_has_no_key_and_affects_no_other(text: str) -> None:
     calls = Calls(["f"] * 3, ['{"q": 1}', text, '{"q": 1.0}'], str)
     assert list(calls.keys()) == [b'{"q":1}', None, b'{"q":1}']
 

@@ -54,7 +54,7 @@ def test_what_is_chosen(text, letter):
         "None of A, B, C is right",
     ],
 )
-def test_what_chooses_nothing_scores_nothing(text, says):
+def test_an_output_without_a_choice_scores_0(text, says):
     result = ChoiceMatch("ABCD").evaluate(outputs=text, reference_outputs="B")
     assert (result.score, result.value) == (0.0, None)
     says(result.comment)

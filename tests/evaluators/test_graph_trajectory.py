@@ -172,7 +172,7 @@ def test_replies_become_results(reply: Any, score: float | None) -> None:
     assert (result.error is None) == (score is not None)
 
 
-def test_what_agentevals_raises_is_an_error_and_no_score() -> None:
+def test_an_exception_of_agentevals_is_an_error_without_a_score() -> None:
     def judge(**given: Any) -> Any:
         raise KeyError("steps")
 

@@ -248,7 +248,7 @@ class TestRegexMatch:
             assert evaluator.params["flags"] == ["IGNORECASE"]
         assert RegexMatch("x", "i|m, s").params["flags"] == ["DOTALL", "IGNORECASE", "MULTILINE"]
 
-    def test_what_matched_is_reported(self):
+    def test_the_match_is_reported(self):
         result = RegexMatch(r"#(\d+)").evaluate(outputs="order #1234")
         assert result.comment == "'#(\\\\d+)' matches '#1234'"
         assert result.metadata == {"start": 6, "end": 11}
@@ -462,7 +462,7 @@ class TestUnitsInText:
         evaluator = NumericMatch(units={"km": 1000, "m": 1}, extract=extract)
         assert score(evaluator, output, "3 m") == expected
 
-    def test_nor_from_the_reference(self, refuses):
+    def test_a_number_with_another_unit_is_not_read_from_the_reference(self, refuses):
         with refuses(CannotJudge):
             NumericMatch(units=["km"], extract="last").evaluate(outputs="3 km", reference_outputs="3 miles")
 

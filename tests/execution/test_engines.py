@@ -59,7 +59,7 @@ def test_calls_that_turn_out_slow_leave_the_rest_of_their_chunk_to_others(monkey
     assert {len(chunk) for chunk in chunks} == {1}
 
 
-def test_what_was_handed_back_is_not_begun_after_a_stop(monkeypatch):
+def test_returned_items_do_not_start_after_a_stop(monkeypatch):
     monkeypatch.setattr(local, "LONGEST_CHUNK_SECONDS", -1.0)
     work, kept = Doubling(), []
     engine = local.LocalEngine(10)
@@ -101,7 +101,7 @@ def test_what_was_finished_before_a_chunk_met_a_stop_is_delivered(monkeypatch, r
     assert len(kept) == 15
 
 
-def test_what_a_chunk_has_finished_is_delivered_when_the_stage_is_cancelled(monkeypatch):
+def test_finished_items_of_a_chunk_are_delivered_when_the_stage_is_cancelled(monkeypatch):
     monkeypatch.setattr(local, "LONGEST_CHUNK_SECONDS", 60.0)
     monkeypatch.setattr(local, "CHUNK_SECONDS", 60.0)
     reached, release, kept = threading.Event(), threading.Event(), []

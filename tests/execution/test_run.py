@@ -294,7 +294,7 @@ def test_every_call_gets_an_unmodified_example(store, options):
 # ------------------------------------------------------------------ what fails
 
 
-def test_what_a_task_raises_is_that_items_failure(store):
+def test_an_exception_of_a_task_is_the_failure_of_its_item(store):
     def task(number):
         if number % 3 == 0:
             raise ValueError(f"no answer to {number}")

@@ -157,7 +157,7 @@ TYPED = "def typed(text: str, n: int = 1) -> str:\n    return text * n\nclass Em
         ],
     ],
 )
-def test_what_would_fail_later_is_found_before_anything_runs(folder, text, says):
+def test_later_failures_are_found_before_anything_runs(folder, text, says):
     (folder / "typed.py").write_text(TYPED)
     (folder / "others.jsonl").write_text('{"id": "z", "output": "x"}\n')
     says(*problems(text))
@@ -190,7 +190,7 @@ def test_aliases_cannot_blow_up(says):
     says(problems(f"a: &a [x, x]\n{rows}\n")[0])
 
 
-def test_plain_words_mean_what_editors_show():
+def test_plain_yaml_words_are_strings():
     text = "a: no\nb: 12:30\nc: 2024-01-01\nd: 012\ne: 7\nf: 1e3\ng: true\nh: ~\ni: 0x1f\nj: .5\nk: on\n"
     assert read_document(written(text)).value == {
         "a": "no", "b": "12:30", "c": "2024-01-01", "d": "012", "e": 7, "f": 1000.0,

@@ -120,7 +120,7 @@ def test_checking_runs_nothing(karat, tmp_path):
     assert not (tmp_path / "karat.db").exists()
 
 
-def test_what_a_graph_judged_itself_is_an_evaluator_by_its_field_alone(karat):
+def test_a_field_that_a_graph_judged_is_an_evaluator(karat):
     code, made, said = karat(
         "task: {graph: qa}\nevaluators: [{from_output: exact_match}]\naggregators: [accuracy]\n"
     )

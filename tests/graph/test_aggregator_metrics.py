@@ -36,7 +36,7 @@ def test_accuracy_is_a_plain_float_with_siblings():
     assert (made["n"], made["of"]) == (4, 4)
 
 
-def test_what_has_no_verdict_counts_in_the_denominator():
+def test_items_without_a_verdict_count_in_the_denominator():
     made = get("accuracy").calculate([{"correct": True}, {"error": "the judge is down"}, None])
     assert (made["accuracy"], made["n"], made["of"]) == (1.0, 1, 3)
     assert made["accuracy_bounds"] == [pytest.approx(1 / 3), 1.0]

@@ -179,7 +179,7 @@ INNER = "    inner: {node_type: weighted_sampler, attributes: {x: {values: [1]}}
 
 
 @pytest.mark.parametrize("inner", [graph(INNER), INNER.replace("    inner", "inner")])
-def test_what_changes_in_a_subgraph_is_a_mapping_of_keys(project, inner, says):
+def test_node_config_map_is_a_mapping_of_keys(project, inner, says):
     project.write("s/graph_config.yaml", inner)
     outer = one("node_type: subgraph, subgraph: ../s, node_config_map: {inner: CHANGE}")
     says(*problems(project, outer.replace("CHANGE", '"x"')))
@@ -221,7 +221,7 @@ graph_post_process:
     assert not any("field 'a'" in problem or "second: " in problem for problem in found)
 
 
-def test_of_an_edge_that_could_mean_anything_nothing_more_is_reported(project, says):
+def test_consequences_of_an_ambiguous_edge_are_not_reported(project, says):
     text = graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: zzzzzz"))
     [problem] = problems(project, text)
     says(problem)
@@ -495,7 +495,7 @@ def test_a_field_that_metadata_names_and_records_lack_is_reported(project, says)
     )
 
 
-def test_of_an_earlier_processor_it_is_reported_by_the_metric(project, says):
+def test_a_missing_field_of_an_earlier_processor_is_reported_by_the_metric(project, says):
     text = LOCATED.replace("    params:\n", "    use_previous_output: true\n    params:\n").replace(
         "graph_post_process:\n", "graph_post_process:\n  - processor: same.Same\n"
     )

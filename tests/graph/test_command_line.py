@@ -68,7 +68,7 @@ def test_the_flags_of_the_guide(karat, project):
     assert "wrote" in out
 
 
-def test_ten_records_unless_told_and_all_names_of_the_task(karat, project, says):
+def test_ten_records_by_default_and_all_names_of_the_task(karat, project, says):
     for name in ("tasks.eval.qa", "eval/qa", "tasks/eval/qa", "tasks/eval/qa/graph_config.yaml"):
         code, out, _ = karat("run", name, "--output_dir", "out", "--json")
         assert code == 0
@@ -216,7 +216,7 @@ class Own:
 
 
 @pytest.mark.parametrize(("word", "code"), [("success", 0), ("reviewed", 0), ("partial", 1), ("no_data", 1)])
-def test_what_a_report_of_ones_own_says_of_itself_decides_the_exit_code(karat, project, word, code):
+def test_the_status_of_a_custom_report_decides_the_exit_code(karat, project, word, code):
     project.write("tasks/eval/qa/graph_config.yaml", GRAPH + "  - processor: reports.Own\n")
     project.write("tasks/eval/qa/reports.py", REPORTS.replace("WORD", word))
     assert karat("run", "eval/qa", "-n", "2", "--output_dir", "out")[0] == code

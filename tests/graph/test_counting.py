@@ -187,7 +187,7 @@ def test_no_records_are_no_data(project, task, capsys, rows, flags, says):
     assert json.loads(next((project.folder / "out").glob("output_*")).read_text()) == []
 
 
-def test_what_nodes_were_to_set_and_is_null_is_reported_with_its_count(project, task, says):
+def test_null_output_fields_are_reported_with_their_count(project, task, says):
     fields = "thought: {from: thought}, deep: {from: 'notes.list[1]'}, nowhere: {from: notes.nope}, plain: {from: n}"
     project.write(
         "t/graph_config.yaml", GRAPH.replace("{id: {from: id},", "{id: {from: id}, " + fields + ",")
@@ -202,7 +202,7 @@ def test_what_nodes_were_to_set_and_is_null_is_reported_with_its_count(project, 
     assert main(["run", "t", "--output_dir", "told", "--store", "memory://"]) == 0
 
 
-def test_a_filter_may_stand_in_the_collators_params(project, task, refuses):
+def test_a_filter_may_be_in_the_params_of_the_collator(project, task, refuses):
     wrong = {"id": "c", "answer": "x", "said": "y"}
     rows = [{"id": "a", "answer": "x", "said": "x"}, wrong]
     project.rows("t/rows.jsonl", rows)

@@ -36,7 +36,7 @@ def changed(value, state):
 """
 
 
-def test_what_a_record_changes_no_other_record_sees(project):
+def test_a_record_does_not_see_changes_of_another(project):
     project.write("t/graph_config.yaml", SHARED)
     project.write("t/code.py", CHANGING)
     given = {"given": []}

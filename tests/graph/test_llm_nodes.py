@@ -84,7 +84,7 @@ def test_doubled_braces_are_single_ones_as_in_sygras_templates(written, sent):
     assert prompt.fill({"problem": "2 + 2"}) == [{"role": "user", "content": sent}]
 
 
-def test_a_model_can_stand_in_for_those_that_the_file_names(project, refuses):
+def test_a_model_can_replace_those_of_the_file(project, refuses):
     with FakeProvider(answers="4") as server:
         project.write("qa/graph_config.yaml", SIMPLE.replace("name: MODEL", "name: eval_model"))
         with refuses(ConfigError):

@@ -89,7 +89,7 @@ graph_post_process: [{{processor: code.Prev}}, {{processor: code.Prev}}]
     says(told[0])
 
 
-def test_what_a_pydantic_model_refuses_is_one_line(project):
+def test_an_error_of_a_pydantic_model_is_one_line(project):
     project.write(
         "t/code.py",
         "from pydantic import BaseModel\n"

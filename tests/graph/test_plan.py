@@ -144,7 +144,7 @@ def test_any_exception_of_a_node_names_the_node(error):
         GraphPlan({"bad": Broken("bad", error)}, edges).run(SygraState(), Record())
 
 
-def test_what_stops_a_run_is_not_a_failure_of_the_record():
+def test_an_error_that_stops_the_run_does_not_fail_the_record():
     edges = Edges({START: [Edge(["bad"])], "bad": []})
     with pytest.raises(StoreError):
         GraphPlan({"bad": Broken("bad", StoreError("lost"))}, edges).run(SygraState(), Record())

@@ -413,13 +413,13 @@ class TestAdapters:
         assert near.metadata["threshold"] == 0.5
         assert metric.get_metric_name() == "evaluator:edit_distance"
 
-    def test_the_threshold_is_full_marks_unless_said(self, refuses):
+    def test_the_default_threshold_is_full_marks(self, refuses):
         assert judged("evaluator:exact_match", "a", "a").correct
         assert not judged("evaluator:edit_distance", "aaaa", "aaab").correct
         with refuses(RequestError):
             UnitMetricRegistry.get_metric("evaluator:exact_match", case_sensitiv=True)
 
-    def test_what_the_evaluator_cannot_judge_is_not_wrong(self, refuses):
+    def test_an_output_that_cannot_be_judged_is_not_wrong(self, refuses):
         with refuses(CannotJudge):
             judged("evaluator:exact_match", None, "a")
 

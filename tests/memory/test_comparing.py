@@ -250,7 +250,7 @@ def test_rows_of_a_report_show_what_answers_were_made_of(tmp_path):
     assert rows["forgetful"]["of the store"] == "bypassed"
 
 
-def test_controls_of_the_same_data_and_settings_stand_beside_a_system(tmp_path, says):
+def test_controls_of_the_same_data_and_settings_are_shown_beside_a_system(tmp_path, says):
     store = tmp_path / "karat.db"
     run(tmp_path / "oracle", Oracle, store=store)
     run(tmp_path / "other", Oracle, store=store, top_k=2)

@@ -189,7 +189,7 @@ def test_another_baseline_is_refused(tmp_path, baseline):
         )
 
 
-def test_files_without_a_manifest_are_accepted_and_that_is_said(tmp_path):
+def test_files_without_a_manifest_are_accepted_with_a_notice(tmp_path):
     folder = first_stage(tmp_path / "one")
     expected = (folder / "aggregate_metrics.json").read_text()
     shutil.rmtree(folder / ".karat")

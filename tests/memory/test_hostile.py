@@ -145,7 +145,7 @@ def ending(method: str, error: BaseException) -> type[MemorySystem]:
 
 @pytest.mark.parametrize("method", ["reset", "ingest_turn", "end_session", "snapshot", "save", "usage"])
 @pytest.mark.parametrize("error", ENDING)
-def test_what_a_system_raises_to_end_a_program_fails_its_sample_alone(tmp_path, method, error):
+def test_a_system_exit_of_a_system_fails_only_its_sample(tmp_path, method, error):
     made = run(tmp_path, ending(method, ENDING[error]), [sample("ana"), sample("bea", "Rome")])
     assert made.metrics["missing"]["sessions"] == 6
     assert made.exit_code == 1
@@ -154,14 +154,14 @@ def test_what_a_system_raises_to_end_a_program_fails_its_sample_alone(tmp_path, 
 
 
 @pytest.mark.parametrize("error", ENDING)
-def test_what_a_retrieval_raises_to_end_a_program_fails_its_question_alone(tmp_path, error):
+def test_a_system_exit_of_a_retrieval_fails_only_its_question(tmp_path, error):
     made = run(tmp_path, ending("retrieve", ENDING[error]), [sample()])
     missing = made.metrics["missing"]
     assert (missing["sessions"], missing["questions"]) == (0, 3)
 
 
 @pytest.mark.parametrize("error", ENDING)
-def test_what_a_system_raises_when_it_is_closed_ends_nothing(tmp_path, error):
+def test_an_exception_in_close_ends_nothing(tmp_path, error):
     made = run(tmp_path, ending("close", ENDING[error]), [sample()])
     assert made.exit_code == 0
     assert any("closed after 1 sample" in notice for notice in made.notices)

@@ -222,7 +222,7 @@ def test_an_unknown_context_is_found_by_halving():
     assert len(requests) > 2
 
 
-def test_what_cannot_be_divided_further_is_a_context_overflow():
+def test_a_session_that_cannot_be_divided_is_a_context_overflow():
     with pytest.raises(JudgeContextOverflow) as caught:
         judge_found(too_long(10), ITEMS, LINES[:3], context=None)
     assert caught.value.metadata["judge_failure"] == "context"

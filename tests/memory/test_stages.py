@@ -16,7 +16,7 @@ from tests.memory.parts import Notes, labels_for, sample
 from tests.memory.test_files import lines, run
 
 
-def test_failed_questions_are_retried_and_the_restart_is_said(tmp_path):
+def test_failed_questions_are_retried_and_the_restart_is_reported(tmp_path):
     class Shaky(Notes):
         """Fails on the first question, once."""
 
@@ -74,7 +74,7 @@ def test_tokens_and_seconds_are_counted_by_step(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "out" / ".karat" / "manifest.json").read_text())["efficiency"] == spent
 
 
-def test_tokens_and_seconds_of_the_judge_stand_apart(tmp_path, monkeypatch):
+def test_tokens_and_seconds_of_the_judge_are_separate(tmp_path, monkeypatch):
     monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
     with FakeProvider(lambda body: {"text": labels_for(body), "usage": {"input": 11, "output": 3}}) as server:
         made = run(tmp_path / "out", samples=[sample()], judge=server.spec())

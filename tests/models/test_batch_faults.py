@@ -172,7 +172,7 @@ def test_a_result_that_is_missing_at_first_is_fetched_again(kind, server, clock,
     assert run(kind, tmp_path).counts.ok == COUNT
 
 
-def test_of_two_results_with_the_same_id_the_first_counts(kind, server, clock, tmp_path):
+def test_the_first_of_two_results_with_the_same_id_counts(kind, server, clock, tmp_path):
     def alter(content):
         rows = lines(content)
         text = json.dumps(rows)

@@ -211,7 +211,7 @@ def test_a_submission_whose_answer_is_lost_is_found_again(batched, tmp_path):
     assert set(server.batches.requests.values()) == {1}
 
 
-def test_an_intent_that_never_arrived_is_submitted_anew(batched, tmp_path, folder):
+def test_an_intent_that_never_arrived_is_submitted_again(batched, tmp_path, folder):
     server, task = batched
     port = server.port
     server.batches.lose_next = True

@@ -123,7 +123,7 @@ async def test_a_shared_call_that_fails_fails_for_all_and_is_made_again_later(qu
         assert (await ask(model, temperature=0)).text == "q"
 
 
-async def test_who_waits_for_a_call_that_is_given_up_makes_it(provider):
+async def test_a_waiter_repeats_an_abandoned_call(provider):
     provider.latency = 0.2
     model = models.get(provider.spec())
     first = asyncio.ensure_future(ask(model, temperature=0))

@@ -35,7 +35,7 @@ async def test_a_call_is_recorded(provider, monkeypatch):
     assert msgspec.json.decode(msgspec.json.encode(call), type=Call) == call
 
 
-async def test_calls_stand_in_the_order_in_which_they_began(provider):
+async def test_calls_are_in_the_order_of_their_start(provider):
     waits = {"slow": 0.05, "fast": 0.0}
 
     async def ask(text):

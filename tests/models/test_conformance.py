@@ -174,9 +174,7 @@ async def test_a_conversation_with_tools(endpoint):
     ("spec", "variable"),
     [("gemini/gemini-3-flash-preview", "GEMINI"), ("deepseek/deepseek-v4-pro", "DEEPSEEK")],
 )
-async def test_what_a_model_thought_goes_back_with_the_results_of_its_tools(
-    spec, variable, stream, monkeypatch
-):
+async def test_thinking_is_sent_back_with_tool_results(spec, variable, stream, monkeypatch):
     """Gemini 3 seals its thoughts in the calls, and DeepSeek has them in a field: both answer 400 without them."""
     answers = [
         {"thinking": "I have to add.", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]},

@@ -255,7 +255,7 @@ async def test_a_context_that_is_too_long(quick, message):
         assert message in str(await failure(server, quick, models.ContextTooLong))
 
 
-async def test_what_a_provider_says_is_bounded_and_on_one_line(quick):
+async def test_messages_of_providers_are_bounded_and_on_one_line(quick):
     with FakeProvider(failures={1: Failing(status=400, message="a\n\x1b[31m" + "b" * 10_000)}) as server:
         text = str(await failure(server, quick, models.BadRequest))
         assert len(text) < 700

@@ -218,7 +218,7 @@ def response(model, message, **fields):
         claude("some-model", None, temperature=0, messages=PREFILLED, output_config={"effort": "low"}),
     ],
 )  # fmt: skip
-def test_what_a_real_model_refuses_is_a_400_with_its_message(path, body, message):
+def test_a_parameter_that_a_real_model_refuses_is_a_400_with_its_message(path, body, message):
     """For any client: this one is not karat's. Names that are not known accept all that the format defines."""
     headers = {"Content-Type": "application/json", "anthropic-version": "2023-06-01"}
     with FakeProvider() as server:

@@ -271,7 +271,7 @@ async def test_a_logprob_that_is_not_finite_is_not_recorded(quick, logprob):
     [("br", b"abc"), ("gzip", b"no gzip"), ("gzip", gzip.compress(b"{}" * 99, mtime=0)[:20])],
     ids=["unknown", "not gzip", "cut short"],
 )
-async def test_what_cannot_be_decompressed_is_a_broken_body(quick, encoding, body):
+async def test_a_body_that_cannot_be_decompressed_is_broken(quick, encoding, body):
     failing = Failing(body=body, headers={"Content-Encoding": encoding})
     with (
         FakeProvider(failures=dict.fromkeys(range(1, 99), failing)) as server,

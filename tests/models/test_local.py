@@ -135,7 +135,7 @@ async def test_a_text_that_is_too_long(small):
         ("hi", [{"foo": 1}]),
     ],
 )
-async def test_what_it_cannot_read_is_not_asked_again(small, message, tools):
+async def test_an_unreadable_request_is_not_retried(small, message, tools):
     with pytest.raises(models.BadRequest, match=r"not supported|tools") as caught:
         await small.generate([{"role": "user", "content": message}], tools=tools, max_tokens=1)
     assert len(caught.value.attempts) == 1

@@ -47,7 +47,7 @@ def test_every_public_name_can_be_had():
         models.nothing  # noqa: B018
 
 
-def test_a_process_ends_by_itself_after_calls(provider):
+def test_a_process_exits_after_calls(provider):
     assert python(
         """
         import sys

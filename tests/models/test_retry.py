@@ -75,7 +75,7 @@ async def test_some_kinds_are_given_up_sooner(kind, most):
     assert len(clock.slept) == most
 
 
-async def test_what_stops_a_stage_is_not_asked_again():
+async def test_an_error_that_stops_a_stage_is_not_retried():
     with pytest.raises(CredentialsRefused):
         await run(CredentialsRefused("no"), "done")
 
@@ -117,7 +117,7 @@ NOW = datetime(2025, 1, 1, 12, 0, 0, tzinfo=UTC)
         ({}, None),
     ],
 )
-def test_what_providers_ask_for(headers, seconds):
+def test_waits_that_providers_ask_for(headers, seconds):
     assert requested_wait(headers, NOW) == seconds
 
 

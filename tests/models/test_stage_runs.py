@@ -173,7 +173,7 @@ def test_a_refused_key_stops_also_when_an_evaluator_of_many_at_once_catches_it(q
         assert server.count == 1
 
 
-def test_what_an_evaluator_of_many_at_once_asks_is_recorded_and_counts(quick):
+def test_calls_of_a_batched_evaluator_are_recorded_and_counted(quick):
     with FakeProvider(lambda body: {"text": "1", "usage": (10, 5)}) as server:
         model = quick(server, prices=PRICES)
 
@@ -341,7 +341,7 @@ def test_the_cost_of_a_failed_call_is_counted(quick, answers, failures, cost, ou
 
 
 @both
-def test_what_an_item_has_paid_before_its_time_is_up_is_kept_and_counts(quick, define, how):
+def test_calls_before_a_timeout_are_recorded_and_counted(quick, define, how):
     answered = {"text": "x", "usage": (10, 5)}
     with FakeProvider(lambda body: answered) as server, FakeProvider(latency=600) as silent:
         define(

@@ -211,7 +211,7 @@ async def test_a_server_that_wraps_otherwise_or_not_at_all(quick, text):
         assert server.count == 1
 
 
-async def test_what_the_prompt_asks_for_is_not_unwrapped(quick):
+async def test_a_wrapper_that_the_prompt_asks_for_stays(quick):
     anything = {"anyOf": [{"type": "object", "required": ["answer"]}, {"type": "array"}]}
     with FakeProvider('{"answer": 1}') as server:
         reply = await quick(server, structured="prompt").generate("q", schema=anything)

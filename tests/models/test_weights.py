@@ -165,7 +165,7 @@ def test_a_wrong_file_is_refused_and_a_changed_one_is_noticed(tiny, folder, monk
         weights.find("tiny")
 
 
-def test_what_was_verified_is_not_read_again(tiny, folder, monkeypatch):
+def test_verified_content_is_not_read_again(tiny, folder, monkeypatch):
     path = folder / "tiny.gguf"
     path.write_bytes(CONTENT)
     reads = []

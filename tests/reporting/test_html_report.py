@@ -151,7 +151,7 @@ def test_metadata_with_few_values_becomes_slices_without_being_asked_for(tmp_pat
     assert "by number" not in slices
 
 
-def test_a_run_that_nothing_judged_says_what_to_do(tmp_path):
+def test_a_run_without_an_evaluation_names_the_next_command(tmp_path):
     with karat.open_store(tmp_path / "k.db") as store:
         run = karat.run(lambda text: text, [{"input": "a"}], store=store, progress=False)
         page = check_safe(html_report(store, summarise(store, [run.id])))

@@ -111,7 +111,7 @@ def test_an_evaluation_that_nothing_aggregated_has_its_means(store):
     assert ("graded mean", runs[0].id) in values
 
 
-def test_a_run_that_nothing_judged_says_what_to_do(store, refuses):
+def test_a_run_without_an_evaluation_names_the_next_command(store, refuses):
     run = run_at(store, 0.9)
     assert "karat.evaluate" in render(summarise(store, [run.id]), "text")
     with for_command_line():

@@ -33,7 +33,7 @@ def test_any_order_and_grouping_gives_the_same_state(values: list[float], random
     assert left == whole
 
 
-def test_what_floats_lose_is_kept() -> None:
+def test_exact_sums_keep_what_floats_lose() -> None:
     assert exact_sum([1e16, 1.0, -1e16]).value == 1.0
     assert exact_sum([0.1] * 10).value == 1.0
     total = ExactSum()

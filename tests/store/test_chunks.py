@@ -25,7 +25,7 @@ def test_ranges_cover_every_position_once_and_in_order(first: int, count: int, s
     assert seen == list(range(first, first + count))
 
 
-def test_of_large_records_few_are_read_at_a_time() -> None:
+def test_few_large_records_are_read_at_a_time() -> None:
     chunks = Chunks(0, 200)
     lengths = []
     for start, stop in chunks:
@@ -35,7 +35,7 @@ def test_of_large_records_few_are_read_at_a_time() -> None:
     assert max(lengths[1:]) <= CHUNK_BYTES >> 21
 
 
-def test_of_small_records_many_are() -> None:
+def test_many_small_records_are_read_at_a_time() -> None:
     chunks = Chunks(0, 10_000)
     lengths = []
     for start, stop in chunks:
@@ -45,7 +45,7 @@ def test_of_small_records_many_are() -> None:
     assert len(lengths) < 25
 
 
-def test_of_records_larger_than_a_chunk_one_at_a_time() -> None:
+def test_records_larger_than_a_chunk_are_read_one_at_a_time() -> None:
     chunks = Chunks(0, 12)
     lengths = []
     for start, stop in chunks:

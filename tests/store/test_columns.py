@@ -171,7 +171,7 @@ def test_columns_of_an_amended_evaluation(store: Store) -> None:
     assert from_columns(load_columns(store.evaluations.get(first.id))) == before
 
 
-def test_of_the_same_try_twice_the_first_commit_counts(store: Store) -> None:
+def test_the_first_commit_of_a_try_counts(store: Store) -> None:
     number = add_header(store)
     first: Any = (None, 1.0, 0.0, None, 0, 0, "")
     second: Any = (None, 2.0, 0.0, None, 0, 0, "")

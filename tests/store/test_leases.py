@@ -258,7 +258,7 @@ def test_a_store_that_fails_occasionally_does_not_end_the_heartbeat(
     held.release()
 
 
-def test_of_two_that_take_over_one_wins(store: Store) -> None:
+def test_one_of_two_processes_takes_over(store: Store) -> None:
     run = add_header(store)
     dead = new_lease(store.backend.now())
     assert store.backend.take_lease(run, dead, None)
@@ -289,7 +289,7 @@ def test_a_header_that_cannot_be_written_ends_the_lease(store: Store) -> None:
     Held.take(store.backend, run).release()
 
 
-def test_what_the_system_tells_of_processes() -> None:
+def test_the_start_time_of_a_process() -> None:
     assert process_started(os.getpid()) > 0
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

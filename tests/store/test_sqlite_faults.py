@@ -384,7 +384,7 @@ def _content(path: Path) -> list[bytes]:
         return out
 
 
-def test_of_any_flipped_bit_a_reader_gets_an_error_or_what_was_stored(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_an_error_or_has_no_effect(tmp_path: Path) -> None:
     """A bit may also change the type of a column, the text of the schema, or an empty place of a page."""
     path, copy = tmp_path / "karat.db", tmp_path / "copy.db"
     with open_store(path) as store:

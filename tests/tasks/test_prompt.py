@@ -117,7 +117,7 @@ def test_variables_are_filled_and_other_braces_stay(prompt, given, expected):
 
 
 @given(st.text(), st.text(alphabet="{} .0:\"'[]"))
-def test_what_an_input_contains_is_never_taken_for_a_variable(value, around):
+def test_braces_in_an_input_are_not_variables(value, around):
     assert filled(around + " {input} " + around, value) == around + f" {value} " + around
 
 

@@ -298,7 +298,7 @@ ACCEPTED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_what_only_mentions_calls_is_accepted(name: str) -> None:
+def test_text_that_only_mentions_calls_is_accepted(name: str) -> None:
     assert [call.name for call in normalize(ACCEPTED[name]).calls] == ["ls"]
     assert TrajectoryMatchEvaluator().evaluate(outputs=ACCEPTED[name], reference_outputs=[BARE]).score == 1.0
 

@@ -124,7 +124,7 @@ def test_spans_and_log_records_in_one_document() -> None:
     assert [part for part in read.unused if not part.harmless] == []
 
 
-def test_what_a_model_thought_is_not_what_it_said() -> None:
+def test_thinking_is_not_part_of_the_text() -> None:
     for content in (
         [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}],
         [{"type": "reasoning", "content": "Hm."}, {"type": "text", "content": "Yes."}],
@@ -141,7 +141,7 @@ def test_blocks_of_a_message_may_be_objects() -> None:
     assert normalize([{"role": "user", "content": [result]}]).steps[0].content == "Yes."
 
 
-def test_what_a_block_says_beside_a_call_is_an_extra_of_the_call() -> None:
+def test_other_fields_of_a_block_are_extras_of_its_call() -> None:
     message = {
         "type": "ai",
         "content": [

@@ -559,7 +559,7 @@ def test_normalising_twice_changes_nothing(document: Any) -> None:
     assert normalize([step.to_dict() for step in once.steps]).steps == once.steps
 
 
-def test_what_was_given_is_not_changed(document: Any) -> None:
+def test_normalize_does_not_change_its_argument(document: Any) -> None:
     before = copy.deepcopy(document)
     normalize(document)
     assert document == before
@@ -616,7 +616,7 @@ def test_missing_and_empty_arguments_count_as_no_arguments() -> None:
         assert normalize([message]).calls == [ToolCall(None, "f", {})]
 
 
-def test_what_a_message_says_beside_is_kept() -> None:
+def test_other_fields_of_a_message_are_kept() -> None:
     message = {"role": "assistant", "content": "hi", "refusal": None, "name": "bot", "audio": {"id": "a"}}
     assert normalize([message]).steps == [
         Step("assistant", "hi", extra={"name": "bot", "audio": {"id": "a"}})
@@ -673,7 +673,7 @@ def test_an_action_in_raw_text_is_a_call_with_that_text() -> None:
     assert read.unused == []
 
 
-def test_what_cannot_be_used_is_listed_with_its_place() -> None:
+def test_unused_parts_are_listed_with_their_place() -> None:
     read = normalize([*OPENAI_CHAT, 42])
     assert [part.where for part in read.unused] == ["[4]"]
     assert read.calls == normalize(OPENAI_CHAT).calls

@@ -202,7 +202,7 @@ output_config:
         ("post_process: code.whole_state", [1, 2], ["one", "there"], None),
     ],
 )
-def test_what_a_pre_processor_changes_inside_values_stays_in_its_node(run, post, items, said, answer):
+def test_changes_of_a_pre_processor_inside_values_stay_in_its_node(run, post, items, said, answer):
     record, requests = run(NESTED.replace("POST", post), "so", items=[1], deep={"list": [{"a": [1]}]})
     assert requests[0][0]["content"] == '[1,2] [{"a":[1,2]}]'
     assert record["items"] == items

@@ -126,7 +126,7 @@ def test_rows_of_the_hub_hold_the_questions_as_text(tmp_path):
 @pytest.mark.parametrize(
     "text", ["__import__('os').system('true')", "(" * 100_000, "{'a': 1 +}", "5", "{'abstention': 5}"]
 )
-def test_text_that_is_no_object_is_refused(tmp_path, text):
+def test_text_that_is_not_an_object_is_refused(tmp_path, text):
     path = write_jsonl(
         tmp_path / "rows.jsonl",
         {"conversation_id": "1", "chat": [messages(0, "Hi.")], "probing_questions": text},

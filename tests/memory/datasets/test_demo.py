@@ -36,7 +36,7 @@ def test_a_sample_has_every_kind_of_memory_and_question(sample):
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.sample_id)
-def test_gold_points_say_where_they_were_said(sample):
+def test_gold_points_name_their_turns(sample):
     said = texts(sample)
     points = [p for s in sample.sessions for p in (*s.new, *s.updates, *s.interference)]
     assert all(point.turn_ids and set(point.turn_ids) <= set(said) for point in points)

@@ -45,7 +45,7 @@ def test_questions_have_all_their_answers(tmp_path):
     assert (second.answerable, second.type_abbrev) == (False, "A")
 
 
-def test_what_belongs_to_questions_may_lie_beside_them(tmp_path):
+def test_metadata_of_questions_may_be_beside_it(tmp_path):
     inside = row()
     beside = row(
         metadata={}, **{name: inside["metadata"][name] for name in inside["metadata"] if name != "demo"}

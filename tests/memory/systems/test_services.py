@@ -242,7 +242,7 @@ def test_a_command_that_does_not_answer_is_killed(program, tmp_path):
     system.close()
 
 
-def test_what_a_command_started_is_killed_with_it(tmp_path):
+def test_processes_started_by_a_command_are_killed_with_it(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

@@ -313,7 +313,7 @@ def test_the_address_is_the_whole_state(tab, sample, browser, viewer):
     until(page, "!location.search.includes('sort=')")
 
 
-def test_a_wrong_filter_or_run_is_said(browser, viewer, sample):
+def test_a_wrong_filter_or_run_is_refused(browser, viewer, sample):
     tab = Tab(browser, viewer)
     page = tab.open(f"/r/{sample.runs[0].id}?filter=nothing%3C%3C", ".problem")
     assert page.locator(".problem").inner_text()

@@ -154,7 +154,7 @@ aggregate = sync_twin(aggregate_async)
 
 
 class _Described(msgspec.Struct):
-    """What an aggregator needs of an example; decoding skips the rest."""
+    """The part of an example that aggregators need; decoding skips the rest."""
 
     id: str
     metadata: dict[str, Any] = {}
@@ -420,7 +420,7 @@ class _AggregationStage:
 
 
 def _default_aggregators(evaluations: list[Evaluation], confidence: float) -> list[Resolved]:
-    """What is computed where no aggregator is named: accuracy or mean of scores, win rates of comparisons."""
+    """The default aggregators: accuracy or mean of scores, win rates of comparisons."""
     kinds = {spec.kind for evaluation in evaluations for spec in evaluation.header.evaluators}
     params = {"confidence": confidence}
     parts = []

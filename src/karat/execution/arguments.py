@@ -194,7 +194,7 @@ WRONG_KIND = {
 
 
 def _wrong_kind(kind: str, wanted: str) -> str:
-    """What to do with a thing of one kind where another is wanted; empty for kinds that are not mistaken."""
+    """The fix for an object of one kind where another is wanted; empty for kinds that are rarely confused."""
     return WRONG_KIND.get((kind, wanted), "").format(amend=option("amend"))
 
 

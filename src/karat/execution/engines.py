@@ -61,7 +61,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _history(error: BaseException) -> dict[str, Any]:
-    """What a failed model call records about its attempts."""
+    """The attempts that a failed model call recorded."""
     metadata = getattr(error, "metadata", None)
     return metadata if isinstance(error, KaratError) and isinstance(metadata, dict) else {}
 

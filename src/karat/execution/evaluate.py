@@ -41,7 +41,7 @@ from karat.sync import sync_twin
 
 
 class _Place(NamedTuple):
-    """Where a result belongs, independent of the evaluation that holds it."""
+    """The place of a result, independent of the evaluation that holds it."""
 
     position: int
     key: str
@@ -274,7 +274,7 @@ def _is_current(evaluation: Evaluation, runs: Sequence[Run]) -> bool:
 
 
 class _Pairing:
-    """Which runs each evaluator sees together, and at which positions."""
+    """The runs that each evaluator sees together, and their positions."""
 
     def __init__(self, runs: list[Run], data: StoredDataset, evaluators: Sequence[PreparedEvaluator]) -> None:
         self.runs = runs
@@ -297,7 +297,7 @@ class _Pairing:
 
 
 class _Phases:
-    """What is missing of an evaluation, in up to three phases: batched, async and sync evaluators."""
+    """The missing results of an evaluation, in up to three phases: batched, async and sync evaluators."""
 
     def __init__(self, stage: Stage, pairing: _Pairing, amended: list[Evaluation]) -> None:
         self._stage = stage
@@ -335,7 +335,7 @@ class _Phases:
     def _remaining(
         self, work: EvaluatorWork, evaluators: list[PreparedEvaluator]
     ) -> Iterator[list[Judgment]]:
-        """What has to be computed, a chunk at a time; items that need no work are stored on the way."""
+        """The items to compute, a chunk at a time; items that need no work are stored on the way."""
         for chunk in self._missing(evaluators):
             rows, remaining = self._reuse.split(work, chunk)
             if rows:
@@ -343,7 +343,7 @@ class _Phases:
             yield remaining
 
     def _missing(self, evaluators: Sequence[PreparedEvaluator]) -> Iterator[list[Judgment]]:
-        """What is missing of some evaluators, a chunk of positions at a time."""
+        """The missing results of some evaluators, a chunk of positions at a time."""
         pairing = self._pairing
         fresh = self._stage.action == "create"
         together = [(each, pairing.groups[each.index]) for each in evaluators]

@@ -1,4 +1,4 @@
-"""One item of an evaluation: what an evaluator is asked about it, and the outcome as a row."""
+"""One item of an evaluation: the arguments of its evaluator, and the outcome as a row."""
 
 from __future__ import annotations
 

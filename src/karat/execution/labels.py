@@ -49,7 +49,7 @@ LOOKED_AT = 2000
 
 
 class LabelledItem(NamedTuple):
-    """What is labelled: an output, by its place."""
+    """A labelled output, by its place."""
 
     run: str
     example: str

@@ -75,7 +75,7 @@ class Progress(msgspec.Struct):
 
     @property
     def projected_cost(self) -> float | None:
-        """What the stage will have cost at its end, if the items left are like those done; None without any."""
+        """The cost of the stage at its end, if the remaining items are like the finished ones; None without any."""
         worked = self.done - self.before
         return self.cost / worked * (self.total - self.before) if worked > 0 else None
 

@@ -186,7 +186,7 @@ _NOTHING: set[str] = set()
 
 
 class _RunWork:
-    """What is missing of a run, and the work on each item."""
+    """The missing items of a run, and the work on each."""
 
     def __init__(self, task: Task, data: StoredDataset, run: Run, stage: Stage, code: str | None) -> None:
         self.task = task

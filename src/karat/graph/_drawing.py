@@ -72,7 +72,7 @@ class Layout:
         return [(out, y1 + HEIGHT), (out, below), (margin, below), (margin, above), (into, above), (into, y2)]
 
     def _layered(self) -> dict[str, int]:
-        """How far each node is from the beginning, by the longest way that does not go back."""
+        """The layer of each node: its distance from the start by the longest path without backward edges."""
         layer = dict.fromkeys(self._order, 0)
         down = [
             (source, target)
@@ -281,7 +281,7 @@ def _box(name: str, plan: GraphPlan, x: int, y: int) -> str:
 
 
 def _letters(text: str) -> int:
-    """How long a text is in letters of usual width: those of some scripts are twice as wide."""
+    """The width of a text in letters: those of some scripts are twice as wide."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 

@@ -138,7 +138,7 @@ def check_enough(function: Callable[..., Any], count: int) -> None:
 
 
 def positional(function: Callable[..., Any], most: int) -> int:
-    """How many of `most` positional arguments a function takes."""
+    """The number of positional arguments that a function takes, up to `most`."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -23,7 +23,7 @@ _GRAPH = re.compile(r"^graph_config\s*:", re.MULTILINE)
 
 
 class TaskPlace:
-    """Where a task is: its file, its folder, and how its modules are called."""
+    """The place of a task: its file, its folder, and the package of its modules."""
 
     def __init__(self, file: Path) -> None:
         self.file = file.resolve()

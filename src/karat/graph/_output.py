@@ -1,4 +1,4 @@
-"""What becomes of a record at the end: `output_map`, with or without a generator of the user's."""
+"""Output records: `output_map`, with or without a custom generator."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def from_state(state: Mapping[str, Any], name: str) -> Any:
 
 
 class OutputMap:
-    """How the state of a record becomes its output."""
+    """The conversion of a record's state to its output."""
 
     def __init__(
         self,

@@ -112,7 +112,7 @@ class Processor:
 
 
 def as_report(given: object, who: str) -> list[Any]:
-    """What a processor returned, as the list that its file holds."""
+    """The report of a processor, as the list that its file holds."""
     if isinstance(given, Mapping):
         return [dict(given)]
     if isinstance(given, (list, tuple)):
@@ -194,7 +194,7 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
 
 
 def _lacking(part: type) -> str:
-    """Which method a class lacks to make a report, if any; those of the base alone only call the others."""
+    """The method that a class lacks to make a report, if any; methods of the base only call the others."""
 
     def has(name: str) -> bool:
         found = getattr(part, name, None)

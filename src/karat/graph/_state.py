@@ -1,4 +1,4 @@
-"""What a record carries through a graph: its state, and messages as the functions of a task see them."""
+"""The state of a record in a graph, and messages as the functions of a task see them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SygraState(dict[str, Any]):
         return made
 
     def added(self, given: object) -> Any:
-        """What a function adds that was given this copy: of its own lists, only what they have more."""
+        """The additions of a function to this copy: of its lists, only the new elements."""
         if not self.copied or not isinstance(given, dict):
             return given
         given = dict(given)

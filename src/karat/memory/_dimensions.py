@@ -56,7 +56,7 @@ class Dimension:
         raise NotImplementedError
 
     def parts(self, record: Record) -> Parts:
-        """What a judge is shown beside the items; a list may be divided among several requests."""
+        """The context that a judge sees with the items; a list may be divided among several requests."""
         raise NotImplementedError
 
     def merged(self, labels: Sequence[str]) -> str:
@@ -85,7 +85,7 @@ class Dimension:
         return value
 
     def counts(self, fields: Fields) -> dict[str, int]:
-        """What `aggregate_metrics.json` adds up over records."""
+        """The counts that `aggregate_metrics.json` adds up over records."""
         return {
             name: fields[source] if isinstance(source, str) else source(fields)
             for name, source in self.counted.items()
@@ -116,7 +116,7 @@ def active(record: Record) -> list[str]:
 
 
 def _previous_texts(change: Record) -> Sequence[str]:
-    """What an update replaced, where its metadata says so."""
+    """The texts that an update replaced, if its metadata has them."""
     texts = (change.get("metadata") or {}).get("previous_texts") or ()
     return texts if isinstance(texts, (list, tuple)) else ()
 
@@ -148,7 +148,7 @@ def _covered(points: Sequence[str], memories: Sequence[str], matcher: Matcher) -
 
 
 class RecallDimension(Dimension):
-    """How much of what a session gave to remember is in its delta."""
+    """The share of a session's gold points that its delta covers."""
 
     key = "recall"
     rate = "recall"
@@ -195,7 +195,7 @@ class RecallDimension(Dimension):
 
 
 class Correctness(Dimension):
-    """How many of the memories in a delta are right."""
+    """The share of the memories in a delta that are right."""
 
     key = "correctness"
     rate = "correctness_rate"

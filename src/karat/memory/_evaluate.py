@@ -160,7 +160,7 @@ def _answering(model: object, named_by: str) -> ModelChoice:
 
 
 class MemoryEvaluation:
-    """What an evaluation of a memory system gives: its records in the store, its files, and its figures."""
+    """The result of a memory evaluation: its records in the store, its files, and its figures."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class MemoryEvaluation:
 
     @property
     def problems(self) -> list[str]:
-        """Why the evaluation does not count as a success; empty where it does."""
+        """The reasons why the evaluation is not a success; empty if it is."""
         out = []
         missing = self.metrics["missing"]
         if missing["sessions"] or missing["questions"]:
@@ -457,7 +457,7 @@ def _check_numbers(
 
 
 class _Stage(msgspec.Struct):
-    """What stage 1 gives to stage 2."""
+    """The result of stage 1, for stage 2."""
 
     run: Any
     baseline: str
@@ -555,7 +555,7 @@ def _first_stage(
 
 
 def _dataset_notices(manifest: Mapping[str, Any]) -> list[str]:
-    """What to know about results on the dataset."""
+    """Notices about results on the dataset."""
     notes = (manifest.get("dataset") or {}).get("notes", [])
     shown = [f"dataset: {note}" for note in notes[:MOST_NOTES]]
     more = len(notes) - MOST_NOTES
@@ -686,7 +686,7 @@ class _Spent:
             self.seconds["answer"].append(answering)
 
     def _own(self, step: str, call: Call) -> None:
-        """What the system's own models used, which it reports itself."""
+        """Count the usage of the system's own models, which it reports itself."""
         used = call.output if isinstance(call.output, Mapping) else {}
         for name in ("input_tokens", "output_tokens"):
             self.tokens[step][name] += int(used.get(name) or 0)
@@ -761,7 +761,7 @@ def _from_files(folder: Path, baseline: str | None, store: karat.Store, common: 
 
 
 def _answered_by(manifest: Mapping[str, Any]) -> str:
-    """Which model gave the answers of an earlier run."""
+    """The model that gave the answers of an earlier run."""
     used = (manifest.get("models") or {}).get("answer")
     if not used:
         return f"answers: none, because no model was named for stage 1 ({files.MANIFEST})"

@@ -229,7 +229,7 @@ class RetrievalQuality(Evaluator):
 
 
 class ContextSize(Evaluator):
-    """How many tokens of memories the answering model was shown, and what describes a context beside that."""
+    """The number of memory tokens that the answering model was shown, and other measures of the context."""
 
     name = CONTEXT
     version = "1"
@@ -292,7 +292,7 @@ _found_in_text = Matcher(embeddings=False)
 
 
 def about_question(record: Record) -> dict[str, Any]:
-    """What answers are grouped by."""
+    """The metadata by which answers are grouped."""
     evidence = record.get("gold_evidence_contents") or []
     retrieved: bool | None = None
     if evidence:

@@ -227,7 +227,7 @@ class _Said(msgspec.Struct):
 
 
 class _SessionLine(msgspec.Struct):
-    """What stage 2 reads of a session; other keys are kept as they are."""
+    """The keys of a session that stage 2 reads; other keys are kept unchanged."""
 
     sample_id: str
     sample_uuid: str
@@ -253,7 +253,7 @@ class _Retrieval(msgspec.Struct):
 
 
 class _QuestionLine(msgspec.Struct):
-    """What stage 2 reads of a question."""
+    """The keys of a question that stage 2 reads."""
 
     sample_id: str
     sample_uuid: str

@@ -1,4 +1,4 @@
-"""What a text says, read by rules: words, numbers, dates, times of day, what is negated, and whether it is a refusal.
+"""Facts in a text, read by rules: words, numbers, dates, times of day, negations, and refusals.
 
 The rules are for English. Other scripts are compared by characters, numbers and dates alone.
 """
@@ -493,7 +493,7 @@ def _members() -> dict[str, list[tuple[int, int]]]:
 
 
 def _chosen(words: frozenset[str]) -> dict[int, set[int]]:
-    """Which of the alternatives some words name."""
+    """The alternative that some words name."""
     out: dict[int, set[int]] = {}
     known = _members()
     for word in words & known.keys():
@@ -506,7 +506,7 @@ _FIRST_PERSON = re.compile(r"\b(?:I|my|me|mine|we|our|us|user)\b|\bI['\u2019]", 
 
 
 class Facts(NamedTuple):
-    """What a passage says."""
+    """The facts in a passage."""
 
     words: frozenset[str]
     """Its words, without those of dates and times."""
@@ -532,7 +532,7 @@ class Facts(NamedTuple):
     """The relatives and acquaintances of whom its sentences speak."""
 
     def __add__(self, other: object) -> Facts:
-        """What two passages say together."""
+        """The facts of two passages together."""
         if not isinstance(other, Facts):
             return NotImplemented
         return Facts(
@@ -583,7 +583,7 @@ class Facts(NamedTuple):
 
 @functools.lru_cache(maxsize=50_000)
 def facts_of(text: str, day: Date | None = None) -> Facts:
-    """What a passage says; `day` is when, for words such as `yesterday`."""
+    """The facts in a passage; `day` is its date, for words such as `yesterday`."""
     text = text[:LONGEST]
     found, rest = _dates(text)
     times, rest = _times(rest)

@@ -390,7 +390,7 @@ def _passages(
 
 
 def _first(parts: Sequence[tuple[int, Facts]], start: int) -> int:
-    """Where the sentences of the memory begin that the sentence at `start` is of."""
+    """The position of the first sentence of the memory to which the sentence at `start` belongs."""
     while start and parts[start - 1][0] == parts[start][0]:
         start -= 1
     return start

@@ -82,7 +82,7 @@ def _calling(system: str) -> Iterator[None]:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all compared systems share, and what has to be equal for a fair comparison."""
+    """The settings that have to be equal for a fair comparison of systems."""
 
     top_k: int = 5
     context_tokens: int | None = None
@@ -304,7 +304,7 @@ HIDDEN = ("sample_id", "sample_uuid", "gold_state")
 
 
 class _Saved(msgspec.Struct):
-    """What karat keeps beside the saved state of a system, where the system could read it: no gold."""
+    """The data that karat stores beside the saved state of a system. The system could read it, so it has no gold."""
 
     session: int
     record: dict[str, Any]
@@ -498,7 +498,7 @@ class _Drive:
         return out
 
     def _delta(self, session_id: str, stored: Sequence[StoredMemory]) -> list[dict[str, Any]]:
-        """What a session changed, by id and content: added, updated and archived memories."""
+        """The changes of a session, by id and content: added, updated and archived memories."""
         out, now = [], {memory.memory_id: memory for memory in stored}
         for memory in stored:
             before = self.previous.get(memory.memory_id)
@@ -907,7 +907,7 @@ class Answerer:
     method = "none"
 
     def identity(self) -> Any:
-        """What the answers depend on, JSON-able."""
+        """Everything that the answers depend on, JSON-able."""
         return None
 
     def answer(self, asked: Asked, context: AnswerContext) -> Answer:

@@ -20,7 +20,7 @@ STATUSES = ("active", "archived")
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a memory system can do."""
+    """The capabilities of a memory system."""
 
     event_time: Literal["native", "text", "none"] = "text"
     """How it stores the time of a turn: in a field, as part of the text, or not at all."""
@@ -59,7 +59,7 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retrieval(msgspec.Struct, frozen=True, kw_only=True):
-    """What a memory system found for a query."""
+    """The memories that a system found for a query."""
 
     items: tuple[RetrievedMemory, ...]
     trace: Mapping[str, Any] = {}
@@ -76,7 +76,7 @@ class MemorySystem:
     version: str = "1"
 
     def capabilities(self) -> Capabilities:
-        """What this system can do."""
+        """The capabilities of this system."""
         return Capabilities()
 
     def configuration(self) -> Any:
@@ -457,7 +457,7 @@ MOST_LINES = 20
 
 
 def summary_of_unit(example: Example, unit: str, record: Mapping[str, Any] | None) -> dict[str, str]:
-    """What tables show of a session or a question; of one that failed, only its input."""
+    """The summary of a session or a question in tables; of a failed one, only its input."""
     if record is None:
         return _failed(example, unit)
     if "memory_delta" in record:

@@ -1,4 +1,4 @@
-"""What all nodes have in common, and what is known while they are built."""
+"""The base of nodes, and the state of their construction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL_KEYS = (
 
 
 class Record(msgspec.Struct, gc=False):
-    """Which record a node works on: what draws depend on, so that a repeated run draws the same."""
+    """The record that a node works on: draws depend on it, so that a repeated run draws the same."""
 
     example: str = ""
     attempt: int = 1

@@ -227,7 +227,7 @@ class ModelUse:
         return reply
 
     def identity(self) -> Any:
-        """What belongs into the fingerprint of a run."""
+        """The part of the node that belongs into the fingerprint of a run."""
         return self.model.identity()
 
 
@@ -421,7 +421,7 @@ class ModelNode(Node):
             state.append(CHAT_HISTORY, [entry])
 
     async def processed(self, message: Message, local: SygraState) -> Any:
-        """What the post-processor returns; where it returns nothing, what it changed in its state."""
+        """The return value of the post-processor, or its changes of the state if it returns nothing."""
         assert self.post_process is not None
         before = dict(local)
         # Without a pre-processor, values are those of the record: what is changed inside them is changed there.
@@ -496,7 +496,7 @@ class LlmNode(ModelNode):
 
 
 async def called(function: Applied, *arguments: Any) -> Any:
-    """What a function of the task returns, awaited where it has to be."""
+    """The return value of a function of the task, awaited if needed."""
     given = function(*arguments)
     return await given if inspect.isawaitable(given) else given
 
@@ -612,7 +612,7 @@ class MultiLlmNode(ModelNode):
             raise
 
     async def _read(self, reply: Reply, local: SygraState) -> Any:
-        """What one model adds: what the post-processor returns, else its answer under the node's output key."""
+        """The result of one model: the return value of the post-processor, or the reply under the node's output key."""
         message = message_of(reply, self.role, self.strips)
         if self.post_process is not None:
             own = SygraState(local)

@@ -251,7 +251,7 @@ def _column(section: Section, building: Building) -> list[Any] | None:
 
 
 class _Inside:
-    """Where a record is while it is in a subgraph."""
+    """The place of a record in a subgraph."""
 
     kind = "subgraph"
 

@@ -59,7 +59,7 @@ class MemoryDataset:
 
     @property
     def notes(self) -> list[str]:
-        """What to know about results on this dataset, one sentence each."""
+        """Notes on results on this dataset, one sentence each."""
         untested = f"The reader of {self.title} was tested on files made by hand, not on original data."
         return [*([] if self.tested else [untested]), *self._reader.notes()]
 
@@ -84,7 +84,7 @@ class MemoryDataset:
             )
 
     def ceiling(self) -> str | None:
-        """What a perfect system would score with the original labels; None without corrections. Reads the dataset."""
+        """The score of a perfect system with the original labels; None without corrections. Reads the dataset."""
         if self.corrections is None:
             return None
         for _ in self.samples():

@@ -50,7 +50,7 @@ class DatasetReader:
         return [self.path] if self.path.is_file() else json_files(self.path)
 
     def notes(self) -> list[str]:
-        """What is missing in the files as a whole, one sentence each; a sample has notes of its own."""
+        """Notes on what the files as a whole lack, one sentence each; a sample has its own notes."""
         return []
 
     def turn_id(self, source: str) -> str:
@@ -240,7 +240,7 @@ def json_files(folder: Path, pattern: str = "*.json", most: int = 100_000) -> li
 
 
 class LineIndex:
-    """Where in a JSON Lines file the row of each sample is, so that the file need not be in memory."""
+    """The offset of each sample's row in a JSON Lines file, so that the file need not be in memory."""
 
     class _Key(msgspec.Struct):
         sample_id: str | int
@@ -304,7 +304,7 @@ def with_captions(text: str, attachments: Iterable[Attachment]) -> str:
 
 
 def end_of(session: Session) -> str | None:
-    """When a session ended: the time of its last dated turn, otherwise of the session."""
+    """The end of a session: the time of its last dated turn, otherwise of the session."""
     return next((turn.time for turn in reversed(session.turns) if turn.time), session.time)
 
 

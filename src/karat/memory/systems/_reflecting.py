@@ -153,7 +153,7 @@ _DETAIL = re.compile(r"\d+|(?<=[a-z,;] )[A-Z]\w+|[⺀-鿿가-힯]{2}")
 
 
 def salience(text: str) -> float:
-    """How much a turn seems worth remembering, from 0 to 1, by its words alone: names, numbers, lasting facts."""
+    """The importance of a turn from 0 to 1, by its words alone: names, numbers, lasting facts."""
     text = text[:4_000]
     points = (
         0.25 * min(2, len(_LASTING.findall(text)))
@@ -296,7 +296,7 @@ class GAMemory(EmbeddedMemory):
         )
 
     def _recency(self, now: str | None) -> list[float]:
-        """How recent each memory is at the time of the question; a turn without a date has that of the one before."""
+        """The recency of each memory at the time of the question; a turn without a date has that of the one before."""
         dates = [parse_time(entry.time) for entry in self.entries]
         known = [date for date in dates if date is not None]
         if not known:

@@ -133,7 +133,7 @@ class TurnMemory(MemorySystem):
         self._restore(content.state)
 
     def _state(self) -> dict[str, Any]:
-        """What `save` writes beside the entries."""
+        """The state that `save` writes beside the entries."""
         return {}
 
     def _restore(self, state: dict[str, Any]) -> None:

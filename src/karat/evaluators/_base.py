@@ -526,11 +526,11 @@ def as_result(given: object, key: str) -> Result:
     if isinstance(given, Result):
         return given if given.key == key else msgspec.structs.replace(given, key=key)
     if given is None:
-        return Result(key=key, comment="the function gave no verdict")
+        return Result(key=key, comment="the function returned no verdict")
     if isinstance(given, (bool, int, float)):
-        return Result(key=key, score=float(given), value=given, comment=f"the function gave {given}")
+        return Result(key=key, score=float(given), value=given, comment=f"the function returned {given}")
     if isinstance(given, str):
-        return Result(key=key, value=given, comment=f"the function gave {given[:60]!r}")
+        return Result(key=key, value=given, comment=f"the function returned {given[:60]!r}")
     if isinstance(given, Mapping):
         fields = {k: v for k, v in given.items() if k in Result.__struct_fields__ and k != "key"}
         if fields and len(fields) == len([k for k in given if k != "key"]):

@@ -73,7 +73,7 @@ def _arguments(example: Example, output: Output) -> dict[str, Any]:
 def _score(result: Result) -> float:
     if result.error is not None or result.score is None:
         raise CannotJudge(
-            f"{result.key} gave no score to compare: {result.error or result.comment or 'none'}"
+            f"{result.key} returned no score to compare: {result.error or result.comment or 'none'}"
         )
     return result.score
 

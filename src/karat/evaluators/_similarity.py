@@ -89,7 +89,7 @@ class TextEmbedder:
 def _counted(given: Any, texts: list[str]) -> list[Sequence[float]]:
     vectors = list(given)
     if len(vectors) != len(texts):
-        raise CannotJudge(f"the embedder gave {len(vectors)} vectors for {len(texts)} texts")
+        raise CannotJudge(f"the embedder returned {len(vectors)} vectors for {len(texts)} texts")
     return vectors
 
 
@@ -171,9 +171,9 @@ def cosine(first: Sequence[float], second: Sequence[float], who: str) -> float:
     try:
         a, b = numpy.asarray(first, dtype=float), numpy.asarray(second, dtype=float)
     except (TypeError, ValueError):
-        raise CannotJudge(f"{who}: the embedder gave something that is not a vector of numbers") from None
+        raise CannotJudge(f"{who}: the embedder returned something that is not a vector of numbers") from None
     if a.ndim != 1 or a.shape != b.shape:
-        raise CannotJudge(f"{who}: the embedder gave vectors of the shapes {a.shape} and {b.shape}")
+        raise CannotJudge(f"{who}: the embedder returned vectors of the shapes {a.shape} and {b.shape}")
     with numpy.errstate(all="ignore"):
         value = float(a @ b / (numpy.linalg.norm(a) * numpy.linalg.norm(b)))
     if value - value != 0:

@@ -130,15 +130,15 @@ class AgentEvalsEvaluator(Evaluator):
         if isinstance(found, list) and len(found) == 1:
             found = found[0]
         if isinstance(found, list):
-            problem = f"{self.package} gave {len(found)} results for one output: set its aggregator"
+            problem = f"{self.package} returned {len(found)} results for one output: set its aggregator"
             return Result(self.key, error=problem, metadata=metadata)
         score = found.get("score") if isinstance(found, Mapping) else found
         if not isinstance(score, (bool, int, float)):
-            return Result(self.key, error=f"{self.package} gave no score", metadata=metadata)
+            return Result(self.key, error=f"{self.package} returned no score", metadata=metadata)
         details = found if isinstance(found, Mapping) else {}
         if isinstance(details.get("metadata"), Mapping):
             metadata = {**details["metadata"], **metadata}
-        comment = details.get("comment") or f"{self.package} gave {score}{self._hint(score)}"
+        comment = details.get("comment") or f"{self.package} returned {score}{self._hint(score)}"
         return as_result(
             {"score": float(score), "value": score, "comment": comment, "metadata": metadata}, self.key
         )

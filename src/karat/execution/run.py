@@ -326,7 +326,7 @@ class _RunWork:
             elif isinstance(given, Mapping) and unit in given:
                 part = Ok(given[unit])
             else:
-                part = Failed(Failure("MissingUnit", f"the task gave no output for unit {unit!r}"))
+                part = Failed(Failure("MissingUnit", f"the task returned no output for unit {unit!r}"))
             row, failure = self._row(item, unit, part, seconds, queue, trace, errors)
             rows.append(row)
             trace = []  # the calls stay with the first unit

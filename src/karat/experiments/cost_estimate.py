@@ -423,7 +423,7 @@ def _from_traces(
     basis += f"; {failed} had a failed call" if failed else ""
     basis += "" if counted or not calls else "; the provider does not count tokens"
     if len(traces) < 2:
-        basis = "1 record run: the error is unknown" if traces else "no record gave an output to judge"
+        basis = "1 record run: the error is unknown" if traces else "no record returned an output to judge"
     return RunEstimate(
         name,
         model,

@@ -530,7 +530,7 @@ class _Drive:
         texts = {memory.text for memory in now.values()}
         if all(memory.text in texts for memory in gone):
             raise SystemFault(
-                f"{self.baseline}: snapshot() gave all {len(gone)} memories other ids than after the session before:"
+                f"{self.baseline}: snapshot() returned all {len(gone)} memories with new ids since the last session:"
                 " the id of a memory must stay the same, or each one counts as added again"
             )
 

@@ -209,7 +209,7 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
                     return [found[each] for each in ids], first
             missing = next(each for each in ids if each not in found)
             incomplete = JudgeMalformed(
-                f"{self.key}: the judge gave no verdict on requirement {missing}, also when asked again",
+                f"{self.key}: the judge returned no verdict on requirement {missing}, even after a retry",
                 requests=MOST_REQUESTS,
                 model=self.settings.names[(number - 1) % len(self.settings.names)],
             )

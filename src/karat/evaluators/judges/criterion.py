@@ -352,7 +352,7 @@ def _scale(who: str, given: Any) -> dict[int, str]:
             for number in range(given + 1)
         }
     if not isinstance(given, Mapping) or len(given) < 2:
-        raise RequestError(f"{who}: scale must have at least two integers with what each of them means")
+        raise RequestError(f"{who}: scale must have at least two integers with the meaning of each")
     out = {}
     for number, text in given.items():
         try:

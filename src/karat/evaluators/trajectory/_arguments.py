@@ -222,7 +222,7 @@ class CallableRule:
             ) from error
         if matches is None:
             raise TraceError(
-                f"the argument comparison of tool {self.tool!r} gave None: it must return a verdict"
+                f"the argument comparison of tool {self.tool!r} returned None: it must return a verdict"
             )
         return matches
 

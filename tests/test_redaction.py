@@ -112,7 +112,7 @@ def test_every_form_is_removed(secret):
 
 
 def test_a_form_is_removed_anywhere_in_a_large_text(monkeypatch):
-    """A large text is searched piece by piece, so that other threads may work meanwhile."""
+    """A large text is searched piece by piece, so that other threads can run."""
     monkeypatch.setattr(redaction, "WINDOW", 1 << 10)
     secret = SECRETS[1]
     encoded = base64.b64encode(b"x" * 40 + secret.encode()).decode()

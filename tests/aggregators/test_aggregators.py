@@ -149,7 +149,7 @@ def test_a_quantile_has_no_limit_where_there_are_too_few_scores(make):
     st.sampled_from([0.0, 0.05, 0.25, 0.5, 0.9, 1.0]),
 )
 def test_quantiles_allow_for_missing_scores(known, missing, p):
-    """Whatever the missing scores are, the quantile of all scores lies within the bounds, which are reached."""
+    """For any missing scores, the quantile of all scores is within the bounds, and reaches them."""
 
     def quantile(scores):
         return folded("quantiles", [[item(score)] for score in scores], probabilities=[p]).estimates[0]

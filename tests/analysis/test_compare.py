@@ -89,7 +89,7 @@ def test_a_limit_is_written_metric_and_margin():
 
 
 def test_a_margin_beyond_the_range_of_the_metric_is_refused(three, refuses):
-    """Such a gate would hold whatever happens: people write 5 for 5 %."""
+    """Such a gate would always hold: people write 5 for 5 %."""
 
     def stars(outputs, expected):
         return 5.0 if outputs == expected else 1.0

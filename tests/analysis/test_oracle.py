@@ -249,7 +249,7 @@ def almost(one: float | None, other: float | None) -> bool:
 
 
 def is_sound(estimate: Estimate) -> None:
-    """An interval holds its value and is no point; the bounds lie around the value over all items."""
+    """An interval holds its value and has a width; the bounds lie around the value over all items."""
     value, low, high = estimate.value, estimate.low, estimate.high
     assert estimate.n <= estimate.of
     for number in (value, low, high, estimate.lowest, estimate.highest):

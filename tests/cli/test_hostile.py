@@ -1,4 +1,4 @@
-"""Text from datasets, tasks and errors cannot steer the terminal, whatever command shows it and however wide it is."""
+"""Text from datasets, tasks and errors cannot steer the terminal, in any command and at any width."""
 
 from __future__ import annotations
 

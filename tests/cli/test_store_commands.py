@@ -492,7 +492,7 @@ def test_nothing_is_written_over_the_store(karat, project, made, command, says):
 
 
 def test_the_commands_that_are_printed_name_the_store(karat, project):
-    """Each printed command works as it is, also where the store is not the usual one."""
+    """Each printed command works unchanged, also for a store other than the default."""
     data = ["--data", "qa.jsonl", "--input", "question", "--expected", "answer"]
     said = karat("run", "task.py:shout", *data, "-e", "exact_match", "--store", "the results.db")
     (project / "own.yaml").write_text((project / "experiment.yaml").read_text() + "store: own.db\n")

@@ -213,7 +213,7 @@ points = st.lists(st.tuples(st.sampled_from("fg"), st.integers(0, 4)), max_size=
 def test_the_graded_score_is_that_of_the_largest_pairing(
     agent: Any, reference: Any, mode: str, written: bool
 ) -> None:
-    """With a tolerance, equality is no equivalence: trying calls in turn would find too few pairs."""
+    """With a tolerance, equality is not transitive: a greedy pairing would find too few pairs."""
     largest = 0
     for order in itertools.permutations(range(len(reference)), min(len(agent), len(reference))):
         for chosen in itertools.combinations(range(len(agent)), len(order)):

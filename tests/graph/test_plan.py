@@ -1,4 +1,4 @@
-"""How a record goes through a graph: joins wait for the branches that were taken, whatever order they end in."""
+"""How a record goes through a graph: joins wait for the branches that were taken, in any order."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def run(kind, tmp_path, **options):
 
 
 def post(url, body):
-    """A request of somebody else."""
+    """A request of another client."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"x-api-key": "k"})
     with urllib.request.urlopen(request) as response:
         return json.load(response)

@@ -1,4 +1,4 @@
-"""Replies that are meant to harm, or are merely broken: none hangs the loop, exhausts memory or spoils the accounts."""
+"""Malicious and broken replies: none hangs the loop, exhausts memory or spoils the accounts."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ async def test_nothing_left_pauses_the_model(quick):
 
 
 async def test_retry_after_pauses_all_requests_of_the_model(quick):
-    """The second request begins when the first one was told that it may, not before."""
+    """The second request starts no earlier than the first one's retry."""
     from karat.models._runtime import shared
     from karat.models._service import Service
 

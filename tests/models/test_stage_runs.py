@@ -97,7 +97,7 @@ def test_a_refused_key_stops_the_whole_run_and_the_right_one_continues_it(quick,
 
 
 def swallowing(model):
-    """Tasks that go on after whatever happens."""
+    """Tasks that continue after any exception."""
     asks = asking(model)
 
     async def in_the_loop(question):
@@ -253,7 +253,7 @@ def test_a_parameter_called_model_gets_the_default_model(provider, monkeypatch, 
 
 
 def test_waiting_requests_learn_of_a_stop_at_once(quick):
-    """Two are let through a second and one has to wait for long: nobody may hold the run up for that."""
+    """Two are let through a second and one has to wait for long: the run must not wait for that."""
     ways = {1: Failing(status=503, headers={"retry-after": "100"}), 2: 401}
     with FakeProvider(latency=0.05, failures=ways) as server:
         model = quick(server, limits="{requests_per_minute: 120}")

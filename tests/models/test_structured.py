@@ -185,7 +185,7 @@ async def test_who_was_asked_is_not_told_to_the_model(schema, says):
 
 
 class Cities(RootModel[list[City]]):
-    """A root that is no object, with a definition that is referred to."""
+    """A root that is not an object, with a definition that is referenced."""
 
 
 def resolves(schema):

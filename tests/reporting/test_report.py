@@ -1,4 +1,4 @@
-"""Reports: everything about runs in four formats, readable, with nothing in them that could do harm."""
+"""Reports: everything about runs in four formats, readable and safe to open."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Child:
         return json.loads(out.splitlines()[-1])
 
     def kill(self) -> None:
-        """SIGKILL, as an accident would have it; nobody looks after the remains yet."""
+        """SIGKILL, as in an accident; nothing has cleaned up yet."""
         self.process.kill()
 
 

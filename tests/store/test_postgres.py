@@ -116,7 +116,7 @@ def test_a_stage_goes_on_when_its_server_comes_back(own_server: Any, monkeypatch
 def test_a_connection_that_is_lost_while_a_store_is_opened_is_made_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, read_only: bool
 ) -> None:
-    """A stage opens its store anew, and its server was there a moment ago."""
+    """A stage reopens its store, whose server was running a moment ago."""
     open_store(postgres_url).close()
     version, lost = PostgresBackend._version, []
 

@@ -1,4 +1,4 @@
-"""Calls that stand where no reader looks for them are refused or read, and prose about calls is accepted."""
+"""Calls at places that no reader knows are refused or read, and prose about calls is accepted."""
 
 from __future__ import annotations
 

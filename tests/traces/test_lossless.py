@@ -161,7 +161,7 @@ ALL = {**{k: v for k, v in DOCUMENTS.items() if "object" not in k and "karat" no
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Every scalar of a document, inside JSON or Python text too; OTLP's attribute keys are no values."""
+    """Every scalar of a document, inside JSON or Python text too; OTLP's attribute keys are not values."""
     if isinstance(value, dict):
         for key, part in value.items():
             if not (key == "key" and "value" in value):

@@ -73,7 +73,7 @@ def test_a_reply_that_is_not_a_message_is_kept_unchanged(answer: Any) -> None:
 
 
 def spans(tool: dict[str, Any], **status: Any) -> list[dict[str, Any]]:
-    """A model that asks with arguments that are no JSON, and the run of it."""
+    """A model's call with arguments that are not JSON, and its execution."""
     call = {
         "role": "assistant",
         "tool_calls": [{"id": "c1", "function": {"name": "look", "arguments": "{oslo"}}],

@@ -582,7 +582,7 @@ def test_json_lines_are_a_list() -> None:
 
 @dataclass
 class Message:
-    """A message of some framework that nobody told karat about."""
+    """A message of a framework that karat does not know."""
 
     role: str
     content: str | None = None

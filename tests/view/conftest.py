@@ -131,7 +131,7 @@ def serve() -> Iterator[Callable[[str | Store], Served]]:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache of replies, apart for each test; columns are kept beside it."""
+    """The user's reply cache, one for each test; columns are kept beside it."""
     file = tmp_path / "replies.db"
     monkeypatch.setenv("KARAT_CACHE", str(file))
     return file

@@ -602,7 +602,7 @@ def chosen(viewer: Served, path: str, text: str) -> list[str]:
 
 
 def test_columns_and_records_answer_one_filter_together(viewer, world):
-    """What only columns know, such as the kind of a failure, holds beside a text that is searched in the records."""
+    """A condition on columns, such as the kind of a failure, works together with a text search in the records."""
     path = f"/api/r/{world.first.id}/rows"
     assert chosen(viewer, path, "failure:ValueError") == ["q20"]
     assert chosen(viewer, path, 'failure:ValueError or "word30"') == ["q20", "q30"]

@@ -13,7 +13,7 @@ from tests.clean_environment import folder as folder
 
 @pytest.fixture
 def serve():
-    """`serve(answers)` starts a provider that answers as told; a dict is sent as JSON."""
+    """`serve(answers)` starts a provider that sends these answers; a dict is sent as JSON."""
     running = []
 
     def start(answers, **options):

@@ -71,7 +71,7 @@ class Tab:
         return self.page
 
     def close(self) -> None:
-        """Close the tab; whatever it complained about fails the test."""
+        """Close the tab; any error in its console fails the test."""
         self.context.close()
         self.watched.check()
 

@@ -121,7 +121,7 @@ class App extends Component {
 function Building({ building }) {
   return html`<div class="building" role="status">${building.map((each) => html`<label>Building the columns of ${each.kind} ${each.id}
       <progress max="1" value=${each.share}></progress> ${Math.floor(100 * each.share)} %</label> `)}
-    <span class="muted">Rows can be read meanwhile; filters, sorting and sums wait for them. They are built once and kept.</span></div>`;
+    <span class="muted">Rows can already be read; filters, sorting and sums wait for the columns, which are built once and kept.</span></div>`;
 }
 
 /** The other pages on the same runs. @param {string} page @param {string[]} runs */

@@ -151,7 +151,7 @@ export async function ask(url, signal) {
     return {};
   });
   if (said.building?.length && url !== CHANGES) document.dispatchEvent(new Event(BUILDING));
-  if (answer.status === 202) throw new NotBuilt("This needs columns that are being built. It appears when they are there.");
+  if (answer.status === 202) throw new NotBuilt("This needs columns that are being built. It appears when they are ready.");
   if (answer.ok) return said;
   throw new Error(said.error ?? `the server answered ${answer.status}`);
 }

@@ -410,8 +410,9 @@ def _plan(graph: Section, building: Building) -> GraphPlan | None:
 
 def _used(nodes: dict[str, Node], edges: Edges) -> dict[str, Node]:
     """The nodes without those that are switched off and that no edge leads to."""
-    reached = edges.reach.get(START, frozenset())
-    return {name: node for name, node in nodes.items() if node.kind != "idle" or name in reached}
+    return {
+        name: node for name, node in nodes.items() if node.kind != "idle" or edges.comes_after(name, START)
+    }
 
 
 def _node(name: str, section: Section, building: Building) -> Node:

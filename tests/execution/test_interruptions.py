@@ -297,3 +297,42 @@ def test_the_command_to_continue_with_shows_no_password() -> None:
     ):
         for words in (["run", "x.yaml", "--store", url], ["run", "x.yaml", f"--store={url}"]):
             assert "s3cr" not in _same_command(words)
+
+
+@pytest.mark.parametrize("stage", ["run", "evaluation"])
+def test_labels_that_are_given_while_a_stage_works_stay(tmp_path: Path, stage: str) -> None:
+    """The stage writes its header at its end, and a handle that was made before writes only its labels."""
+    url, early = f"sqlite:///{tmp_path / 'karat.db'}", []
+
+    def work(number: int) -> int:
+        if number == 5:
+            with karat.open_store(url) as other:
+                repository = other.runs if stage == "run" else other.evaluations
+                (handle,) = repository.list()
+                other.tag(handle.id, ["golden"])
+                repository.describe(handle, metadata={"by": "someone"}, description="best")
+                early.append(handle)
+        return number
+
+    def judge(*, outputs: int, **_: object) -> float:
+        return float(work(outputs))
+
+    with karat.open_store(url) as store:
+        examples = [{"id": str(number), "input": number} for number in range(8)]
+        run = karat.run(work if stage == "run" else (lambda number: number), examples, store=store)
+        handle = run if stage == "run" else karat.evaluate(run, [judge], store=store)
+        stored = store.get(handle.id)
+        for header in (handle.header, stored.header):
+            assert (header.labels, header.metadata.get("by"), header.description) == (
+                ["golden"],
+                "someone",
+                "best",
+            )
+            assert header.status == "success"
+        assert early[0].header.status == "running"
+        repository = store.runs if stage == "run" else store.evaluations
+        repository.describe(type(handle)(store, handle.number, early[0].header), labels=["late"])
+        assert (store.get(handle.id).header.status, store.get(handle.id).header.labels) == (
+            "success",
+            ["golden", "late"],
+        )

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -21,6 +21,7 @@ from karat.store import Store, open_store
 from karat.store.backend import OK, HeaderRow, StoredRow
 from karat.store.columns import load_columns
 from karat.store.lease import Held
+from karat.store.sql import SqlBackend
 from karat.store.sqlite import APPLICATION
 from tests.store.conftest import Child, add_header
 
@@ -584,11 +585,11 @@ def test_a_header_under_another_name_is_damage(three, change: str, refuses) -> N
 
 def test_a_damaged_result_is_not_reused(store: Store) -> None:
     """Its copy would have a checksum of its own, and nothing would find the damage."""
-    number = add_header(store)
+    number, backend = add_header(store), cast(SqlBackend, store.backend)
     keys = [bytes([place]) * 16 for place in range(3)]
     store.backend.append(number, [StoredRow(n, "1", 1, OK, key, b"{}") for n, key in enumerate(keys)])
     assert store.backend.reusable(keys) == dict.fromkeys(keys, (number, b"{}"))
-    with store.backend._transaction() as cursor:
+    with backend._transaction() as cursor:
         cursor.execute("UPDATE karat_rows SET payload = payload || payload WHERE position = 1")
         cursor.execute("UPDATE karat_rows SET try_number = 2 WHERE position = 2")
     assert list(store.backend.reusable(keys)) == keys[:1]

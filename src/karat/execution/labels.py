@@ -162,8 +162,7 @@ def store_labels(
         done = msgspec.structs.replace(
             evaluation.header, counts=counts, status="success", finished=time.time(), error=None
         )
-        store.evaluations.save(evaluation.number, done, held)
-        evaluation.header = done
+        evaluation.header = store.evaluations.save(evaluation.number, done, held)
     finally:
         held.release()
     return evaluation

@@ -347,8 +347,7 @@ class Stage:
 
     def _save(self, lease: Held | None, **changes: Any) -> None:
         header = msgspec.structs.replace(self.handle.header, **changes)
-        self._repository.save(self.handle.number, header, lease)
-        self.handle.header = header
+        self.handle.header = self._repository.save(self.handle.number, header, lease)
 
 
 # Group commits: an append returns when its record is committed.

@@ -307,11 +307,17 @@ class Backend(Protocol):
         """
 
     def update_header(
-        self, number: int, payload: bytes, finished: float | None, owner: str | None = None
+        self,
+        number: int,
+        payload: bytes,
+        finished: float | None,
+        owner: str | None = None,
+        replacing: bytes | None = None,
     ) -> bool:
         """Replace the content of a header; with `finished`, its lease is released in the same transaction.
 
-        With `owner`, only while that owner holds the lease. False when nothing was replaced.
+        With `owner`, only while that owner holds the lease; with `replacing`, only while that is its content. False
+        when nothing was replaced.
         """
 
     def headers(

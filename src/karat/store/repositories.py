@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -144,13 +144,22 @@ class Repository(Generic[H, B]):
                 return None
             return number, Held(self._backend, number, lease, asked) if lease else None
 
-    def save(self, number: int, header: H, held: Held | None = None) -> None:
-        """Replace the content of a header; with its lease, raise when another process has taken over."""
-        finished = getattr(header, "finished", None)
+    def save(self, number: int, header: H, held: Held | None = None) -> H:
+        """Replace the content of a header and return it; with its lease, raise when another process has taken over.
+
+        With a lease, labels, metadata and a description that others have given or taken meanwhile stay so.
+        """
+        finished, owner = getattr(header, "finished", None), held.owner if held else None
         try:
-            saved = self._backend.update_header(
-                number, encode(header), finished, held.owner if held else None
-            )
+            while True:
+                row = self._backend.header(number) if held is not None else None
+                if row is not None:
+                    header = _with_additions(header, self._decoder.decode(row.payload))
+                saved = self._backend.update_header(
+                    number, encode(header), finished, owner, row.payload if row is not None else None
+                )
+                if saved or row is None or self._backend.header(number) == row:
+                    break
         except StoreError:
             let_go(self._backend, number)
             raise
@@ -159,6 +168,7 @@ class Repository(Generic[H, B]):
             held.check()
         elif held is not None and finished is not None:
             held.let_go()
+        return header
 
     def describe(
         self,
@@ -183,38 +193,55 @@ class Repository(Generic[H, B]):
             for name, value in (metadata or {}).items()
             if name not in more and header.metadata[name] != value
         ]
-        changes: dict[str, Any] = {}
-        if added:
-            changes["labels"] = [*there, *added]
-        if more:
-            changes["metadata"] = {**header.metadata, **more}
-        before = getattr(header, "description", None)
-        if description and before == "":
-            changes["description"] = description
-        elif description and description != before:
-            refused.append(f"its description stays {before!r}")
-        if changes:
-            handle.header = header = msgspec.structs.replace(header, **changes)  # type: ignore[attr-defined]  # as above
-            if save:
-                self._rewrite(handle, header)
+        described = getattr(header, "description", None) == "" and bool(description)
+        if description and not described and description != getattr(header, "description", None):
+            refused.append(f"its description stays {getattr(header, 'description', None)!r}")
+
+        def change(stored: Any) -> Any:
+            given = {"description": description} if described else {}
+            return msgspec.structs.replace(
+                stored,
+                labels=[*stored.labels, *(label for label in added if label not in stored.labels)],
+                metadata={**more, **stored.metadata},
+                **given,
+            )
+
+        if added or more or described:
+            self._change(handle, change, save)
         if not refused:
             return ""
         return f"{', '.join(refused)} ({option('new', True)} makes another {self.kind} with what was given)"
 
     def remove_labels(self, handle: B, labels: Sequence[str]) -> None:
         """Take labels off something; those it does not have are ignored."""
-        header: Any = handle.header  # type: ignore[attr-defined]  # every handle has one
-        left = [label for label in header.labels if label not in labels]
-        if len(left) < len(header.labels):
-            header = msgspec.structs.replace(header, labels=left)
-            handle.header = header  # type: ignore[attr-defined]  # as above
-            self._rewrite(handle, header)
 
-    def _rewrite(self, handle: B, header: Any) -> None:
+        def change(stored: Any) -> Any:
+            return msgspec.structs.replace(
+                stored, labels=[each for each in stored.labels if each not in labels]
+            )
+
+        header: Any = handle.header  # type: ignore[attr-defined]  # every handle has one
+        if any(label in labels for label in header.labels):
+            self._change(handle, change)
+
+    def _change(self, handle: B, change: Callable[[Any], Any], save: bool = True) -> None:
+        """Change a header as it is stored now: a stage may have finished since the handle was made."""
         number: int = handle.number  # type: ignore[attr-defined]  # every handle has one
-        row = self._backend.header(number)
-        if row is not None:
-            self._backend.update_header(number, encode(header), row.finished)
+        row = self._backend.header(number) if save else None
+        while row is not None:
+            changed = encode(change(self._decoder.decode(row.payload)))
+            if self._backend.update_header(number, changed, row.finished, None, row.payload):
+                break
+            row = self._backend.header(number)
+        handle.header = change(handle.header)  # type: ignore[attr-defined]  # as above
+
+
+def _with_additions(header: H, stored: H) -> H:
+    """A header that a stage writes, with what others may change while it works."""
+    additions: Any = {"labels": stored.labels, "metadata": {**stored.metadata, **header.metadata}}
+    if hasattr(stored, "description"):
+        additions["description"] = stored.description
+    return msgspec.structs.replace(header, **additions)
 
 
 class _Labels(msgspec.Struct):

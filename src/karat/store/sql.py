@@ -448,12 +448,20 @@ class SqlBackend:
         return self._write(work)
 
     def update_header(
-        self, number: int, payload: bytes, finished: float | None, owner: str | None = None
+        self,
+        number: int,
+        payload: bytes,
+        finished: float | None,
+        owner: str | None = None,
+        replacing: bytes | None = None,
     ) -> bool:
         released = "" if finished is None else ", owner = NULL"
         # Released with the same content: the same update made twice, because a server was lost in between.
         held_by = "" if owner is None else " AND (owner = ? OR (owner IS NULL AND payload = ?))"
-        values = (payload, finished, crc32(payload), number, *(() if owner is None else (owner, payload)))
+        values = [payload, finished, crc32(payload), number, *(() if owner is None else (owner, payload))]
+        if replacing is not None:
+            held_by += " AND payload IN (?, ?)"  # its new content: made twice, as above
+            values += [replacing, payload]
         sql = self._sql(
             f"UPDATE karat_headers SET payload = ?, finished = ?, checksum = ?{released}"  # noqa: S608 - no value in it
             f" WHERE number = ?{held_by}"

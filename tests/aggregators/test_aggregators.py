@@ -97,6 +97,21 @@ def test_an_example_with_a_list_belongs_to_the_group_of_each_value(make):
     assert made.get().n == 3
 
 
+@pytest.mark.parametrize("name", ["mean", "accuracy", "step_efficiency"])
+def test_a_group_without_a_number_leaves_the_others_theirs(make, name):
+    scored = make.item(1.0, steps=2, optimal_steps=2)
+    rows = [
+        ({"topic": "Art"}, [scored]),
+        ({"topic": "Music"}, [make.item(value="good"), make.item(failed=True)]),
+    ]
+    made = make.folded(name, rows, by="topic")
+    assert (made.get().value, made.get().n, made.get().of) == (1.0, 1, 3)
+    assert made.get(group={"topic": "Art"}).value == 1.0
+    music = made.get(group={"topic": "Music"})
+    assert (music.value, music.low, music.high, music.n, music.of) == (None, None, None, 0, 2)
+    assert "no " in music.metadata["note"]
+
+
 def test_a_field_with_too_many_values_is_refused(make, refuses):
     with refuses(ValueError):
         make.folded("accuracy", [({"id": i}, [make.item(1.0)]) for i in range(1001)], by="id")

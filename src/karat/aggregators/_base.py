@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -306,11 +307,13 @@ NONE = "(none)"
 
 
 class _State:
-    __slots__ = ("fields", "groups", "whole")
+    __slots__ = ("fields", "groups", "items", "whole")
 
     def __init__(self, whole: Any, fields: Sequence[str]) -> None:
         self.whole = whole
         self.groups: dict[str, dict[str, Any]] = {field: {} for field in fields}
+        self.items: dict[str, Counter[str]] = {field: Counter() for field in fields}
+        """How many items each group has, for those of which nothing can be computed."""
         self.fields = {field: FieldNames() for field in fields}
 
 
@@ -340,6 +343,7 @@ class Grouped(Aggregator[_State]):
 
     def add(self, state: _State, group: Group) -> _State:
         inner = self.inner
+        items = sum(not not_applicable(each) for each in group.results) + group.pending
         state.whole = inner.add(state.whole, group)
         for field, groups in state.groups.items():
             value = paths.get(group.metadata, field)
@@ -349,6 +353,7 @@ class Grouped(Aggregator[_State]):
                 if have is None:
                     have = self._room(field, groups)
                 groups[label] = inner.add(have, group)
+                state.items[field][label] += items
         return state
 
     def _room(self, field: str, groups: dict[str, Any]) -> Any:
@@ -362,6 +367,7 @@ class Grouped(Aggregator[_State]):
         a.whole = self.inner.merge(a.whole, b.whole)
         for field, groups in a.groups.items():
             a.fields[field].merge(b.fields[field])
+            a.items[field].update(b.items[field])
             for label, other in b.groups[field].items():
                 have = groups.get(label)
                 groups[label] = self.inner.merge(self._room(field, groups) if have is None else have, other)
@@ -370,14 +376,18 @@ class Grouped(Aggregator[_State]):
     def finish(self, state: _State) -> Aggregate:
         whole: Aggregate = self.inner.finish(state.whole)
         estimates, tables = list(whole.estimates), list(whole.tables)
+        confidence = getattr(self.inner, "confidence", 0.95)
         for field, groups in state.groups.items():
             if groups:
                 state.fields[field].check(field, "by")
             for label in sorted(groups):
                 try:
                     part: Aggregate = self.inner.finish(groups[label])
-                except ValueError as error:
-                    raise ValueError(f"{field}={label}: {error}") from error
+                except ValueError as error:  # of this group alone: the others have numbers
+                    of = state.items[field][label]
+                    part = Aggregate(
+                        [Estimate(None, of=of, confidence=confidence, metadata={"note": str(error)})]
+                    )
                 here = {field: label}
                 estimates += [estimate.about(group=here) for estimate in part.estimates]
                 tables += [

@@ -222,7 +222,8 @@ def test_a_call_in_another_field_of_a_message_is_refused(fields: dict[str, Any])
     "fields",
     [
         {"metadata": {"tool": "pip", "params": {"cache": False}}},
-        {"model": {"name": "m", "settings": {"temperature": 0}}},
+        {"model": {"name": "m", "parameters": {"temperature": 0}}},
+        {"generation_info": {"name": "m", "params": {"temperature": 0}}},
         {"tools": [{"name": "rm", "description": "Removes", "arguments": [{"name": "path"}]}]},
     ],
     ids=str,

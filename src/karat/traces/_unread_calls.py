@@ -209,7 +209,9 @@ _SKIPPED = re.compile(
     r"|functionresponses?|artifact|jsonschema|inputschema|outputschema|.*config|.*configuration|.*settings"
 )
 """Keys whose values are no calls of the agent: definitions of tools, the expected calls, counts."""
-_METADATA = re.compile(r"(?:.*metadata|meta|tags|labels|annotations|environment|env|provenance)")
+_METADATA = re.compile(
+    r"(?:.*metadata|meta|model|generationinfo|tags|labels|annotations|environment|env|provenance)"
+)
 """Keys whose values describe the trace and not what the agent did."""
 _ACTIONS = frozenset(
     (

@@ -29,7 +29,7 @@ from karat.traces._text_calls import (
     may_hold_calls,
     read_text,
 )
-from karat.traces.steps import Step, ToolCall, TraceError, Unused
+from karat.traces.steps import Step, ToolCall, TraceError, Unused, text_of
 
 # Name the format that an unreadable value resembles most, and what to convert it to.
 
@@ -288,7 +288,7 @@ def check_calls(steps: list[Step], unused: list[Unused], document: object = None
             continue
         if isinstance(value, _Written):
             raise TraceError(
-                f"{where}: a tool call that is written in a text, {str(value[:60])!r}…, and does not count as absent; "
+                f"{where}: a tool call that is written as {value[:60]!r}…, and does not count as absent; "
                 "parse it into 'tool_calls', or register a format"
             )
         known = known or _Known(calls)
@@ -393,13 +393,13 @@ def _step_places(steps: list[Step], position: int) -> Iterator[tuple[Any, str, b
         yield from _written_calls(others, where, step, read=not is_said)
         if is_said and not step.tool_calls:
             if step.extra.get("type") == "code":  # Open Interpreter runs the content
-                yield {"tool_calls": [{"text": content}]}, where, False
+                yield _Written(text_of(content)), where, False
             inside = plain(step.extra.get("extra"))  # mini-swe-agent has them one level deeper
             for fields in (step.extra, inside if isinstance(inside, dict) else {}):
                 for key in _MESSAGE_ACTIONS:
                     # The `actions` of ADK's events are an object of changes to the state.
                     if fields.get(key) and (isinstance(fields[key], (str, list)) or key == "action"):
-                        yield {"tool_calls": [{"text": fields[key]}]}, f"{where}.{key}", False
+                        yield _Written(fields[key]), f"{where}.{key}", False
 
 
 def _unused_places(part: Unused, calls: list[ToolCall]) -> Iterator[tuple[Any, str, bool]]:

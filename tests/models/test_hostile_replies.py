@@ -84,7 +84,7 @@ def test_json_of_too_many_parts_is_refused_before_it_is_decoded(part, refuses):
     with refuses(models.BrokenBody) as caught:
         read_reply(endpoint, text.encode(), 0.1)
     assert caught.value.most == 0
-    with pytest.raises(ValueError, match="more than"):
+    with refuses(ValueError):
         read_json(text)
     assert read_arguments(text) is text
 

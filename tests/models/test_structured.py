@@ -256,7 +256,7 @@ async def test_a_repair_is_a_call_of_its_own(quick):
         assert await calls(server, models.BadRequest) == 1
 
 
-def test_an_answer_of_many_wrong_values_is_looked_through_only_so_far():
+def test_an_answer_of_many_wrong_values_is_looked_through_only_so_far(refuses):
     """Each violation takes 50 µs and a kilobyte: one answer of 2 MB took 28 s and 1.4 GB."""
     schema = {"type": "array", "items": {"type": "integer", "minimum": 1}}
     form, read = output_schema(schema), []
@@ -268,11 +268,11 @@ def test_an_answer_of_many_wrong_values_is_looked_through_only_so_far():
                 yield error
 
     form._validator = Watched()
-    with pytest.raises(ValueError, match="'x' is not of type 'integer'"):
+    with refuses(ValueError):
         form.read('["1",' + '"x",' * 20_000 + '"2"]')
     assert len(read) == 3
     del read[:]
-    with pytest.raises(ValueError, match="less than the minimum"):
+    with refuses(ValueError):
         form.read("[" + "0," * 20_000 + "0]")
     assert len(read) == _structured.MOST_ERRORS + 1
 

@@ -307,7 +307,7 @@ def test_labels_that_are_given_while_a_stage_works_stay(tmp_path: Path, stage: s
     def work(number: int) -> int:
         if number == 5:
             with karat.open_store(url) as other:
-                repository = other.runs if stage == "run" else other.evaluations
+                repository: Any = other.runs if stage == "run" else other.evaluations
                 (handle,) = repository.list()
                 other.tag(handle.id, ["golden"])
                 repository.describe(handle, metadata={"by": "someone"}, description="best")
@@ -330,7 +330,7 @@ def test_labels_that_are_given_while_a_stage_works_stay(tmp_path: Path, stage: s
             )
             assert header.status == "success"
         assert early[0].header.status == "running"
-        repository = store.runs if stage == "run" else store.evaluations
+        repository: Any = store.runs if stage == "run" else store.evaluations
         repository.describe(type(handle)(store, handle.number, early[0].header), labels=["late"])
         assert (store.get(handle.id).header.status, store.get(handle.id).header.labels) == (
             "success",

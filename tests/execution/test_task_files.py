@@ -12,6 +12,7 @@ import pytest
 import karat
 from karat.cli import main
 from karat.errors import CodeChanged, StoreError
+from karat.tasks import Context, Task
 
 STOPS = """
 from pathlib import Path
@@ -81,6 +82,30 @@ def test_an_unfinished_run_does_not_refuse_a_function_of_that_name_in_another_fi
     assert third.id not in (one.id, two.id)
     assert third.notice == ""
     assert len(set(karat.store.run_labels.run_labels([one.header, two.header]).values())) == 2
+
+
+class Repeat(Task):
+    """Repeats the input."""
+
+    name = "repeat"
+
+    def call(self, example: karat.Example, context: Context) -> str:
+        return str(example.input) * 2
+
+    def configuration(self) -> dict[str, int]:
+        return {"times": 2}
+
+
+class Shout(Repeat):
+    """The same configuration, and another name."""
+
+    name = "shout"
+
+
+def test_tasks_whose_configurations_leave_out_their_names_are_apart(store: karat.Store) -> None:
+    runs = [karat.run(task, five(), store=store) for task in (Repeat(), Shout(), Repeat())]
+    assert runs[0].id == runs[2].id != runs[1].id
+    assert runs[1].notice == ""
 
 
 @pytest.mark.parametrize("decorated", ["", VERSIONED])

@@ -98,6 +98,7 @@ async def run_async(
         raise ConfigError(problems, f"task {the_task.name!r}")
     described = the_task.configuration()
     configuration = fingerprint(
+        name=the_task.name,  # a task of one's own may leave it out
         task=described,
         dataset=data_id,
         environment=defaults(the_task),

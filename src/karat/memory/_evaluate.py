@@ -405,7 +405,7 @@ def _audit_notices(aggregation: karat.Aggregation) -> list[str]:
         for each in aggregation.estimates
         if each.evaluator in BY_KEY and "audit" in each.metadata
     }
-    measure = wording("karat judge audit", "karat.analysis.judges.audit")
+    measure = wording("karat judge audit", "an audit (docs/judges.md)")
     return [note + ("" if audit else f": {measure} measures it") for note, audit in notes.items()][:1]
 
 

@@ -215,6 +215,32 @@ def failing_clusters(rng: Rng) -> Design:
     return Design(f"{clusters} clusters, {failing:.2f} of them fail, mean {truth:.2f}, {what}", trial)
 
 
+def informative_sizes(rng: Rng) -> Design:
+    """Shares in 10 to 60 clusters whose size goes with their score: smoothly, or because a part of them is large."""
+    clusters, slope = int(rng.choice([10, 12, 15, 20, 30, 60])), rng.uniform(-1.5, 1.5)
+    kind, rare, chance = int(rng.integers(3)), rng.uniform(0.2, 0.5), rng.uniform(0.15, 0.5)
+    means = rng.uniform(0.2, 0.95, 2)
+
+    def draw(r: Rng, count: int) -> tuple[np.ndarray, np.ndarray]:
+        if kind == 2:
+            large = r.random(count) < rare
+            return np.where(large, 20, r.integers(1, 4, count)), means[large.astype(int)]
+        sizes = r.integers(1, 21, count) if kind == 0 else np.minimum(r.geometric(chance, count), 20)
+        between = r.normal(0.0, float(kind), count)
+        return sizes, 1.0 / (1.0 + np.exp(-(1.0 + slope * (np.log(sizes) - 1.0) + between)))
+
+    sizes, shares = draw(np.random.default_rng(0), 200_000)
+    truth = float(sizes @ shares / sizes.sum())
+
+    def trial(r: Rng) -> list[tuple[Estimate, float]]:
+        sizes, shares = draw(r, clusters)
+        owner = np.repeat(np.arange(clusters), sizes)
+        return [(proportion((r.random(len(owner)) < shares[owner]).tolist(), owner.tolist()), truth)]
+
+    what = ("1 to 20 items", "geometric", f"{rare:.2f} of 20")[kind]
+    return Design(f"{clusters} clusters, {what}, slope {slope:.2f}, mean {truth:.2f}", trial)
+
+
 def unseen_clusters(seed: int, designs: int, repeats: int) -> list[tuple[str, float, float]]:
     """How often the interval covers where few clusters are large and score otherwise, and how often it misses silently.
 
@@ -888,6 +914,7 @@ FAMILIES: dict[str, tuple[Callable[[Rng], Design], float]] = {
     "scores of other shapes": (mixed_scores, 1.0),
     "confused classes": (confused_classes, 1.0),
     "uneven raters": (uneven_raters, 0.3),
+    "clusters of informative size": (informative_sizes, 0.5),
 }
 """How a family's designs are drawn, and the share of the repeats each gets."""
 

@@ -76,6 +76,7 @@ FAMILIES = {
     "scores of other shapes": (3, 50),
     "confused classes": (5, 120),
     "uneven raters": (3, 100),
+    "clusters of informative size": (5, 80),
 }
 """How many random designs, and how many data sets for each."""
 

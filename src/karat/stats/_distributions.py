@@ -134,7 +134,7 @@ def t_quantile(p: float, df: float) -> float:
     if p < 0.5:
         return -t_quantile(1.0 - p, df)
     z = normal_quantile(p)
-    if df > _MANY_DEGREES * z * z:
+    if df > _MANY_DEGREES * (1.0 + z * z):
         return _near_normal(z, df)
     tail = 2.0 * (1.0 - p)
     high = max(2.0, 2.0 * z)
@@ -150,9 +150,9 @@ def t_quantile(p: float, df: float) -> float:
     )
 
 
-_MANY_DEGREES = 200.0
-"""Times the squared quantile of the normal distribution: the expansion is then exact to the last digit or two. The
-incomplete beta function loses digits there, to the logarithms of large factorials."""
+_MANY_DEGREES = 300.0
+"""Times 1 + the squared quantile of the normal distribution: from there on the expansion is exact to the last digits,
+where the incomplete beta function loses some to the logarithms of large factorials."""
 
 
 def _near_normal(z: float, df: float) -> float:

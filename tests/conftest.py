@@ -74,6 +74,14 @@ def _registries_forget_the_parts_of_a_test() -> Iterator[None]:
                     del registry._aliases[alias]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the caches of the person who runs the tests out of them: another version of karat may have written there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def start_postgres(folder: Path) -> Any:
     """A PostgreSQL server of our own with its data in a folder; processes that name the same folder share it."""
     with warnings.catch_warnings():

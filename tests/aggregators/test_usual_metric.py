@@ -17,11 +17,11 @@ def usual(evaluator, outputs, expected="abcd"):
         [{"id": str(i), "input": output, "expected": expected} for i, output in enumerate(outputs)], name="d"
     )
 
-    def answer(text: str) -> str:
-        return text
+    def answer(given: object) -> object:
+        return given
 
-    def other(text: str) -> str:
-        return text + ""
+    def other(given: object) -> object:
+        return answer(given)
 
     runs = [karat.run(task, data, store=store, progress=False) for task in (answer, other)]
     evaluation = karat.evaluate(runs, [evaluator], progress=False)
@@ -62,8 +62,9 @@ def test_functions_declare_it_by_what_they_return():
 
 def test_it_can_be_declared_where_the_evaluator_is_named():
     field = {"name": "from_output", "params": {"field": "output"}, "key": "right"}
-    assert usual({**field, "pass_fail": True}, [1, 0], expected=None)[0] == "accuracy"
-    assert usual(field, [1, 0], expected=None)[0] == "mean"
+    outputs = [{"output": 1}, {"output": 0}]
+    assert usual({**field, "pass_fail": True}, outputs, expected=None) == ("accuracy",) * 3
+    assert usual(field, outputs, expected=None) == ("mean",) * 3
     with pytest.raises(RequestError):
         build_evaluator("exact_match", pass_fail="yes")  # type: ignore[arg-type]
 

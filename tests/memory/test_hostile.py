@@ -465,7 +465,7 @@ def test_ids_that_change_with_each_snapshot_are_a_fault_of_the_system(tmp_path):
     assert made.metrics["missing"]["sessions"] > 0
     assert made.exit_code == 1
     assert "SystemFault" in made.problems[0]
-    assert "other ids" in made.problems[0]
+    assert "new ids" in made.problems[0]
 
 
 def test_the_first_failure_is_named_with_its_place(tmp_path):

@@ -29,7 +29,7 @@ from karat.keys import Decision
 from karat.models._recording import counters, recording
 from karat.process import fewer_collections
 from karat.records import Counts, Failure, Usage, add_usage, usage_of
-from karat.store.backend import Backend, StoredRow
+from karat.store.backend import Backend, StoredRow, restore_from_copy
 from karat.store.columns import join_segments
 from karat.store.handles import Evaluation, Run
 from karat.store.lease import Held
@@ -324,8 +324,7 @@ class Stage:
             done = self.total if isinstance(self.handle, Run) else min(self._progress.done, self.total)
             if error is None and counts.total - counts.pending < done:
                 raise StoreError(
-                    f"{self.handle.id} in {self.backend.url} has fewer records than were stored: restore the store"
-                    " from a copy (karat doctor lists the damage)"
+                    f"{self.handle.id} in {self.backend.url} has fewer records than were stored: {restore_from_copy()}"
                 )
             stopped = str(error) if isinstance(error, Stopped) else None
             self._save(

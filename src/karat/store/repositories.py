@@ -39,6 +39,7 @@ from karat.store.backend import (
     RecordDecoder,
     StoredRow,
     latest,
+    restore_from_copy,
 )
 from karat.store.columns import with_cells
 from karat.store.handles import Aggregation, Chunks, Evaluation, Run, StoredDataset, check_complete
@@ -89,8 +90,7 @@ class Repository(Generic[H, B]):
         header = self._decoder.decode(row.payload)
         if (header.id, getattr(header, "configuration", "")) != (row.id, row.configuration):
             raise StoreError(
-                f"{self.kind} {row.id} in {self._backend.url} is not what its header says: restore the store from a"
-                " copy (karat doctor lists the damage)"
+                f"{self.kind} {row.id} in {self._backend.url} is not what its header says: {restore_from_copy()}"
             )
         return self.handle_type(self.store, row.number, header)  # type: ignore[call-arg]  # every handle is made so
 

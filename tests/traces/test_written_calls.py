@@ -82,6 +82,54 @@ def test_prose_is_read(name: str) -> None:
     assert normalize([ASKED, {"role": "assistant", "content": PROSE[name]}]).calls == []
 
 
+EXAMPLES: dict[str, str] = {
+    "a configuration": 'Save this:\n```json\n{"name": "xgboost", "parameters": {"depth": 3}}\n```',
+    "a container": 'Use:\n```json\n{"name": "app", "args": ["-v"]}\n```',
+    "a launch file": '```json\n{"name": "Python: file", "args": ["-v"], "type": "debugpy"}\n```\nThen restart.',
+    "an intent": 'It maps to {"action": "book", "parameters": {"city": "Oslo"}}.',
+    "the documentation of an API": 'It replies {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}.',
+    "a part of a message": "The part has {'kind': 'tool-call'}.",
+}
+MESSAGES = [ASKED, {"role": "assistant", "content": None, "tool_calls": [MADE]}]
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "gone"}
+
+
+def answered(text: str) -> list[Any]:
+    """Traces of an agent whose calls are in fields of their own, with a last answer."""
+    block = {"type": "tool_use", "id": "c1", "name": "rm", "input": {"path": "/tmp"}}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "gone"}
+    messages = [*MESSAGES, RESULT, {"role": "assistant", "content": text}]
+    return [
+        messages,
+        {"messages": messages, "output": text},
+        [
+            ASKED,
+            {"role": "assistant", "content": [block]},
+            {"role": "user", "content": [result]},
+            {"role": "assistant", "content": [{"type": "text", "text": text}]},
+        ],
+    ]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_answer_of_an_agent_may_quote_json(name: str) -> None:
+    for document in answered(EXAMPLES[name]):
+        assert [call.name for call in normalize(document).calls] == ["rm"]
+
+
+def test_json_with_a_tool_of_the_agent_is_no_example() -> None:
+    for document in answered(f"Now {CALL}."):
+        with pytest.raises(TraceError):
+            normalize(document)
+    example = {"role": "assistant", "content": EXAMPLES["an intent"].replace('"action"', '"name"')}
+    listed = {"type": "function", "function": {"name": "book", "parameters": {"type": "object"}}}
+    done = [*MESSAGES, RESULT, example]
+    assert len(normalize({"messages": done}).calls) == 1
+    for document in ({"messages": done, "tools": [listed]}, [*done, RESULT], [*done, OBSERVED]):
+        with pytest.raises(TraceError):
+            normalize(document)
+
+
 def beside(text: str, *calls: Any) -> list[Any]:
     return [ASKED, {"role": "assistant", "content": text, "tool_calls": list(calls)}]
 

@@ -109,7 +109,7 @@ def may_hold_calls(text: str) -> bool:
         or _CALLING in text
         or _holds_command(text)
         or _is_template(text)
-        or _holds_json_call(text)
+        or holds_json_call(text)
     )
 
 
@@ -119,7 +119,7 @@ def _holds_command(text: str) -> bool:
     return ("</code>" in text or "<end_code>" in text) and _CODE_AT_END.search(text) is not None
 
 
-def _holds_json_call(text: str) -> bool:
+def holds_json_call(text: str) -> bool:
     """Return whether a text that is not JSON as a whole, whose parts can be searched, holds a call as JSON."""
     if "{" not in text or not _may_hold_json_call(text):
         return False
@@ -190,15 +190,7 @@ def is_parsed(text: str) -> bool:
 
 
 def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused] | None:
-    """Return the steps of an assistant's text that holds calls; None where it holds none."""
-    found = _read_written(role, text, extra)
-    if found is None and _holds_json_call(text):
-        return [UnreadCall("", "a tool call as JSON inside a text: parse it into tool_calls first", text)]
-    return found
-
-
-def _read_written(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused] | None:
-    """Read the text as ReAct, tagged or listed calls."""
+    """Return the steps of an assistant's text with ReAct, tagged or listed calls; None where it holds none of them."""
     if text.startswith(_CALLING):
         return [_listed_calls(text, None, text[len(_CALLING) :], extra)]
     if _CALLING in text and (later := _LATER_CALLING.search(text)) is not None:

@@ -22,6 +22,7 @@ from karat.traces._literals import read_arguments, read_loose_arguments
 from karat.traces._objects import plain
 from karat.traces._text_calls import (
     NOT_AGENTS,
+    holds_json_call,
     is_answered,
     is_parsed,
     is_written_call,
@@ -284,7 +285,7 @@ def check_calls(steps: list[Step], unused: list[Unused], document: object = None
                 )
     known: _Known | None = None
     for value, where, item, scope in _all_places(steps, unused, calls, document):
-        if value is None:
+        if value is None or (isinstance(value, _Quoted) and _is_example(value, calls, unused)):
             continue
         if isinstance(value, _Written):
             raise TraceError(
@@ -410,7 +411,7 @@ def _unused_places(part: Unused, calls: list[ToolCall]) -> Iterator[tuple[Any, s
     # What frameworks write beside the messages may repeat a message, and its calls are then among those of the steps.
     step = Step("assistant", tool_calls=calls) if part.repeats else None
     read = part.harmless and not part.repeats
-    yield from _written_calls(part.value, part.where or "the trace", step, read)
+    yield from _written_calls(part.value, part.where or "the trace", step, read, [] if part.repeats else None)
 
 
 def _without_kinds(extra: dict[str, Any]) -> dict[str, Any]:
@@ -433,6 +434,10 @@ def _in_text(
     """Yield a text that holds a call as an unread one, unless it describes the calls of the step, one by one."""
     found = read_text("assistant", text, {})
     calls = list(step.tool_calls) if step is not None else []
+    if found is None and holds_json_call(text):
+        if not any(_is_named(call, text) for call in calls):
+            yield (_Quoted(text) if following == [] else _Written(text)), where, False
+        return
     if found is None:
         if following is None or calls:
             return
@@ -455,6 +460,34 @@ def _in_text(
 
 class _Written(str):
     """A text that holds a call which was not read."""
+
+
+class _Quoted(_Written):
+    """The last text of a trace, with JSON that has the form of a call."""
+
+
+def _is_example(text: str, calls: list[ToolCall], unused: list[Unused]) -> bool:
+    """Return whether the JSON in an answer is no call of the agent: its calls have ids, and it names none of its tools.
+
+    Calls with ids come from an API. An answer to the user may quote a configuration or the documentation of a tool.
+    """
+    if not any(call.id is not None for call in calls):
+        return False
+    names = {call.name for call in calls}
+    for part in unused:
+        fields = part.value if isinstance(part.value, dict) else {}
+        for tool in (*_listed_in(fields, "tools"), *_listed_in(fields, "functions")):
+            tool = plain(tool)
+            inside = plain(tool.get("function")) if isinstance(tool, dict) else None
+            names |= {
+                str(each["name"]) for each in (tool, inside) if isinstance(each, dict) and "name" in each
+            }
+    return not any(f"{name}{quote}" in text for name in names for quote in "\"'")
+
+
+def _listed_in(fields: dict[Any, Any], key: str) -> list[Any]:
+    value = fields.get(key)
+    return value if isinstance(value, list) else []
 
 
 def _is_named(call: ToolCall, text: str) -> bool:

@@ -37,7 +37,10 @@ async def ask(model, text="q", *, example="e", attempt=1, replicate=1, cache="us
         return await model.generate(text, **parameters)
 
 
-@pytest.mark.parametrize("change", ["body = replace(body, 'answer 0', 'answer 9')", "seconds = seconds + 1"])
+@pytest.mark.parametrize(
+    "change",
+    ["body = replace(body, 'answer 0', 'answer 9')", "seconds = seconds + 1", "seconds = 'x'", "body = 1"],
+)
 async def test_a_damaged_reply_is_asked_for_again(provider, folder, caplog, change):
     provider.script.answers = numbered()
     model = models.get(provider.spec())
@@ -64,6 +67,17 @@ async def test_a_cache_without_checksums_is_read_and_upgraded(provider, folder):
     models.cache_stats()
     with contextlib.closing(_cache.connect(folder / "replies.db")) as file:
         assert file.execute("SELECT count(*), count(checksum) FROM replies").fetchone() == (2, 1)
+
+
+async def test_a_cache_that_cannot_be_upgraded_stops_the_call(provider, folder, monkeypatch, refuses):
+    path = folder / "replies.db"
+    with contextlib.closing(_cache.connect(path)) as file:
+        file.execute("ALTER TABLE replies DROP COLUMN checksum")
+        file.execute("PRAGMA user_version = 1")
+        file.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(_cache, "BUSY_SECONDS", 0.0)
+        with refuses(CacheError):
+            await ask(models.get(provider.spec()))
 
 
 async def test_the_same_item_asked_again_is_not_paid_again(provider):

@@ -227,30 +227,30 @@ def connect(path: Path) -> sqlite3.Connection:
         )
         empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         connection.execute("COMMIT")
+        is_own = empty or (application == APPLICATION and version <= VERSION)
+        if empty:
+            connection.executescript(
+                f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION};"
+                "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, model TEXT NOT NULL, created REAL NOT NULL,"
+                " seconds REAL NOT NULL, body TEXT NOT NULL, checksum INTEGER);"
+            )
+        elif is_own and version < VERSION:
+            _upgrade(connection)
     except (OSError, sqlite3.Error) as error:
         raise CacheError(
             f"the cache {path} cannot be used ({error}): set KARAT_CACHE to another file"
         ) from None
-    if not empty and (application != APPLICATION or version > VERSION):
+    if not is_own:
         connection.close()
         whose = "of a newer karat" if application == APPLICATION else "not a cache of karat"
         raise CacheError(f"{path} is {whose}: set KARAT_CACHE to another file")
-    if empty:
-        connection.executescript(
-            f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION};"
-            "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, model TEXT NOT NULL, created REAL NOT NULL,"
-            " seconds REAL NOT NULL, body TEXT NOT NULL, checksum INTEGER);"
-        )
-    elif version < VERSION:
-        _upgrade(connection)
     return connection
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    if (
-        connection.execute("PRAGMA user_version").fetchone()[0] < VERSION
-    ):  # another process may have been faster
+    # Another process may have been faster.
+    if connection.execute("PRAGMA user_version").fetchone()[0] < VERSION:
         connection.execute("ALTER TABLE replies ADD COLUMN checksum INTEGER")
         connection.execute(f"PRAGMA user_version={VERSION}")
     connection.execute("COMMIT")
@@ -270,6 +270,13 @@ def _checksum(key: bytes, seconds: float, body: bytes) -> int:
 
 
 _SECONDS = struct.Struct("<d")
+
+
+def _is_sound(key: bytes, seconds: Any, body: Any, expected: object) -> bool:
+    try:
+        return _checksum(key, seconds, body) == expected
+    except (TypeError, struct.error):  # not even of its type
+        return False
 
 
 _open: weakref.WeakSet[ReplyCache] = weakref.WeakSet()
@@ -312,7 +319,7 @@ class ReplyCache:
         if row is None:
             return None
         body, seconds, created, expected = row
-        if expected is not None and expected != _checksum(key, seconds, body):
+        if expected is not None and not _is_sound(key, seconds, body, expected):
             _log.warning("a reply in the cache %s is damaged: the call is made again", self.path)
             return None
         return Entry(body, seconds, created)

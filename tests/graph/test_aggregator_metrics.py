@@ -19,6 +19,7 @@ from karat.graph.metrics import (
     UnitMetricRegistry,
     aggregator_metric,
 )
+from karat.graph.metrics._collator import MetricCollatorPostProcessor
 
 get = AggregatorMetricRegistry.get_metric
 
@@ -249,6 +250,23 @@ def test_a_metric_of_your_own_needs_only_calculate():
     for result in given_results:
         state = metric.add(state, result.to_dict())
     assert metric.finish(metric.merge(state, metric.start())) == {"share_of_short": 0.5}
+
+
+@pytest.mark.parametrize("config", [{"than": 2}, {2: "than"}, "than=2", 2])
+def test_the_config_of_a_metric_of_any_class_may_be_anything(config):
+    class Short:
+        def __init__(self):
+            self.config = config
+
+        def calculate(self, results):
+            return {"short": len(results)}
+
+    AggregatorMetricRegistry.register(name := f"short_{config}", Short)
+    collator = MetricCollatorPostProcessor([{"name": name, "unit_metrics_results": ["r"]}])
+    collator.start({"failed_records": 0})
+    collator.add({"r": results([("a", "a")])[0].to_dict()})
+    [report] = collator.finish()
+    assert [each["short"] for each in report["results"].values()] == [1]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

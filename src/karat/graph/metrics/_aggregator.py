@@ -7,7 +7,7 @@ list. One that others write needs only `calculate`; it is folded by keeping the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from karat.aggregators import Aggregate, Aggregator, Group, aggregators, not_applicable
@@ -101,7 +101,9 @@ class _Foreign(BaseAggregatorMetric):
         self.wraps = metric
         self.name = getattr(metric, "name", "") or type(metric).__name__  # type: ignore[misc]  # of this one
         self.locates_missing = getattr(metric, "locates_missing", False)  # type: ignore[misc]
-        super().__init__(**dict(getattr(metric, "config", None) or {}))
+        super().__init__()
+        config = getattr(metric, "config", None)
+        self.config = dict(config) if isinstance(config, Mapping) else {}
         if all(callable(getattr(metric, step, None)) for step in ("start", "add", "finish")):
             for step in ("start", "add", "add_attempts", "merge", "finish", "state_key"):
                 if callable(own := getattr(metric, step, None)):

@@ -13,7 +13,7 @@ from typing import TypedDict, Unpack
 import pytest
 
 from karat.errors import RequestError, UnknownName
-from karat.registry import Registry, check_parameters, load_object, parameters_of
+from karat.registry import Registry, check_parameters, load_object, parameters_of, qualified_name
 
 
 @pytest.fixture
@@ -63,6 +63,12 @@ def test_a_name_belongs_to_one_part(fruit, refuses):
         fruit.register("apple")(lambda: None)
     with refuses(RequestError):
         fruit.register("pear", "malus")(lambda: None)
+
+
+def test_a_qualified_name_leaves_out_the_private_package_of_a_task_alone():
+    names = {"karat_task_12.wording": "wording", "my_karat_task_12.wording": "my_karat_task_12.wording"}
+    for module, shown in names.items():
+        assert qualified_name(type("Opt", (), {"__module__": module})) == f"{shown}.Opt"
 
 
 def test_parts_of_another_kind_are_used_with_their_prefix(fruit):

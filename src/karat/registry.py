@@ -363,11 +363,11 @@ def _file_of(part: Any) -> str | None:
 
 PRIVATE = "karat_task_"
 """What the names of the private packages begin with that the modules of graph tasks are in."""
-_private = re.compile(rf"{PRIVATE}\d+\.")
+_private = re.compile(rf"^{PRIVATE}\d+\.")
 
 
 def qualified_name(part: Any) -> str:
     """Module and name of a part or of its type; without the private package that the modules of a graph task are in."""
     target = part if hasattr(part, "__qualname__") else type(part)
     module = getattr(target, "__module__", "")
-    return f"{_private.sub('', str(module), count=1)}.{target.__qualname__}"
+    return f"{_private.sub('', str(module))}.{target.__qualname__}"

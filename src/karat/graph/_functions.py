@@ -124,7 +124,7 @@ def is_async(function: object) -> bool:
 
 
 def check_enough(function: Callable[..., Any], count: int) -> None:
-    """Refuse a function that needs more than `given` positional arguments."""
+    """Refuse a function that needs more than `count` positional arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -130,6 +130,19 @@ def test_json_with_a_tool_of_the_agent_is_no_example() -> None:
             normalize(document)
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_an_agent_says_beside_a_call_or_to_the_user_may_quote_json(name: str) -> None:
+    said = {"role": "assistant", "content": EXAMPLES[name]}
+    thanks = {"role": "user", "content": "Thanks."}
+    beside_call = [ASKED, {**said, "tool_calls": [MADE]}, RESULT]
+    for document in ([*MESSAGES, RESULT, said, thanks], beside_call):
+        assert [call.name for call in normalize(document).calls] == ["rm"]
+    with pytest.raises(TraceError):
+        normalize(
+            [*MESSAGES, RESULT, {"role": "assistant", "content": "It is done.", "notes": EXAMPLES[name]}]
+        )
+
+
 def beside(text: str, *calls: Any) -> list[Any]:
     return [ASKED, {"role": "assistant", "content": text, "tool_calls": list(calls)}]
 

@@ -228,13 +228,13 @@ def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused
 
 def is_answered(text: str, following: str | None) -> bool:
     """Return whether a text without calls ends with an action whose result is the next message, if there is one."""
-    if _CODE_AT_END.search(text) is not None and (following is None or _is_observation(following)):
+    if _CODE_AT_END.search(text) is not None and (following is None or is_observation(following)):
         return True
     if following is None:
         return False
     if following.lstrip().startswith("exitcode: "):  # AutoGen runs every block of code
         return "```" in text
-    return _is_observation(following) and _awaits_observation(text)
+    return is_observation(following) and _awaits_observation(text)
 
 
 def _awaits_observation(text: str) -> bool:
@@ -246,7 +246,7 @@ def _awaits_observation(text: str) -> bool:
     return bool(sections) and sections[-1][0] == "Action" and _NO_ACTION.fullmatch(sections[-1][2]) is None
 
 
-def _is_observation(text: str) -> bool:
+def is_observation(text: str) -> bool:
     """Return whether a text begins with `Observation:`, or with the exit status of a command."""
     if text.lstrip().startswith("<returncode>"):
         return True

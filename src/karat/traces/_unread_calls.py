@@ -24,6 +24,7 @@ from karat.traces._text_calls import (
     NOT_AGENTS,
     holds_json_call,
     is_answered,
+    is_observation,
     is_parsed,
     is_written_call,
     may_be_blocks,
@@ -436,7 +437,8 @@ def _in_text(
     calls = list(step.tool_calls) if step is not None else []
     if found is None and holds_json_call(text):
         if not any(_is_named(call, text) for call in calls):
-            yield (_Quoted(text) if following == [] else _Written(text)), where, False
+            is_said = following is not None and (bool(calls) or not any(map(_is_result, following)))
+            yield (_Quoted(text) if is_said else _Written(text)), where, False
         return
     if found is None:
         if following is None or calls:
@@ -463,13 +465,18 @@ class _Written(str):
 
 
 class _Quoted(_Written):
-    """The last text of a trace, with JSON that has the form of a call."""
+    """A text without a result, with JSON that has the form of a call."""
+
+
+def _is_result(step: Step) -> bool:
+    """Return whether a step gives, or may give, the result of the text before it."""
+    return step.tool_result is not None or step.role not in ("user", "human") or is_observation(step.text)
 
 
 def _is_example(text: str, calls: list[ToolCall], unused: list[Unused]) -> bool:
-    """Return whether the JSON in an answer is no call of the agent: its calls have ids, and it names none of its tools.
+    """Return whether the JSON in a text is no call of the agent: its calls have ids, and the text names no tool of it.
 
-    Calls with ids come from an API. An answer to the user may quote a configuration or the documentation of a tool.
+    Calls with ids come from an API. What is said to the user may quote a configuration or the documentation of a tool.
     """
     if not any(call.id is not None for call in calls):
         return False

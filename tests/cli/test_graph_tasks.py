@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 
 from karat import models
+from karat.graph import load_task
 from karat.testing import FakeProvider
 
 
@@ -135,3 +137,12 @@ def test_the_latest_failures_are_those_of_the_run_that_had_them(karat, folder):
     said = karat("show", "latest", "--failed", "--json").json
     assert said["id"] == run
     assert [kind["status"] for kind in said["kinds"]] == ["failed"]
+
+
+def test_a_misspelt_dotted_task_is_reported_beside_tasks_that_were_loaded(karat, monkeypatch):
+    """Files of tasks import `tasks` and its parts, which are found for the whole process from then on."""
+    monkeypatch.setenv("KARAT_MODEL", "local/smollm2-135m")
+    load_task("eval/question_answering/simpleqa")
+    assert importlib.import_module("tasks.eval.utils").UnitMetrics
+    said = karat("run", "tasks.eval.question_answering.simplqa")
+    assert "no task 'tasks.eval.question_answering.simplqa'" in said.err

@@ -236,7 +236,8 @@ class TableFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         )
         if not inside and theirs not in TABLE:
             return None
-        spec = importlib.machinery.ModuleSpec(fullname, self, origin="karat", is_package=inside)
+        origin = None if inside else "karat"  # as of a package that is a mere folder
+        spec = importlib.machinery.ModuleSpec(fullname, self, origin=origin, is_package=inside)
         if inside:  # what the table lacks may be in a clone of SyGra, or beside the task
             spec.submodule_search_locations = _Folders(fullname, self._root)  # type: ignore[assignment]  # is iterated only
         return spec

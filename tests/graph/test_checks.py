@@ -342,6 +342,27 @@ graph_post_process:
     says(found)
 
 
+def test_a_metric_that_the_output_map_takes_from_elsewhere_is_reported_once(project, says):
+    text = """
+graph_config:
+  nodes:
+    unit_metrics:
+      node_type: lambda
+      lambda: tasks.eval.utils.UnitMetrics
+      golden_key: answer
+      predicted_key: said
+      unit_metrics_map: [{name: exact_match}]
+      output_keys: [exact_match]
+output_config:
+  output_map: {exact_match: {from: exactmatch}}
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params: {aggregator_metrics_map: [{name: accuracy, unit_metrics_results: [exact_match]}]}
+"""
+    [found] = problems(project, text, [{"answer": "a", "said": "b"}])
+    says(found)
+
+
 TWO_PROMPTS = """\
 data_config: {{examples: [{{id: 1, question: why}}]}}
 graph_config:

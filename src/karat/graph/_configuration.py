@@ -510,7 +510,7 @@ def _check_sources(configuration: Configuration, have: set[str], problems: Probl
     unset = [name for name, source in (output.fields or {}).items() if source and not _given(source, have)]
     for processor in configuration.processors:
         for place, name in processor.wants:
-            if name in unset or (output.is_whole_state and name not in have):
+            if (name in unset or output.is_whole_state) and name not in have:
                 problems.add(
                     place,
                     f"unit_metrics_results field {name!r} not found: {did_you_mean(name, have)};"

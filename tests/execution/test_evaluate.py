@@ -10,9 +10,10 @@ import pytest
 import karat
 from karat import NotApplicable, Result
 from karat.errors import Aborted, RequestError, StoreBusy, StoreError
-from karat.evaluators import Evaluator
+from karat.evaluators import Evaluator, LLMJudge
 from karat.records import Failed, Ok, Skipped
 from karat.tasks import FunctionTask
+from karat.testing import FakeProvider
 
 
 @pytest.fixture
@@ -498,3 +499,18 @@ def test_an_evaluation_without_outputs_or_judges_is_refused(store):
         karat.evaluate(run_adding(store, 0), [])
     with pytest.raises(RequestError, match="no run"):
         karat.evaluate([], ["exact_match"], store=store)
+
+
+def test_a_retry_that_only_read_cached_replies_says_how_to_ask_again(store, says):
+    run = run_adding(store, 0, count=2)
+    with FakeProvider("no verdict") as server:
+        judge = LLMJudge(criterion="It is a number.", judge=server.spec())
+        assert karat.evaluate(run, [judge]).counts.failed == 2
+        asked = server.count
+        again = karat.evaluate(run, [judge], retry_failed=True)
+        assert (again.counts.failed, server.count) == (2, asked)
+        says(again.notice.partition(": ")[2])
+        server.script.answers = '{"analysis": "It is.", "pass": true}'
+        again = karat.evaluate(run, [judge], retry_failed=True, cache="refresh")
+        assert (again.counts.ok, server.count) == (2, asked + 2)
+        says(again.notice.partition(": ")[2])

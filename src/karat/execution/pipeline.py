@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from karat import __version__
-from karat.errors import Aborted, Stopped, StoreBusy, StoreError, wording
+from karat.errors import Aborted, Stopped, StoreBusy, StoreError, option, wording
 from karat.execution.arguments import Options
 from karat.execution.engines import Engine, Work
 from karat.execution.progress import Progress
@@ -164,6 +164,8 @@ class Stage:
         self._aborted: tuple[str, Failure] | None = None
         self._appender: Appender | None = None
         self._abandoned = 0
+        self._unasked = 0
+        """Items that failed again on cached replies alone."""
         self._retries_before = counters.retries
         self._retries = 0
 
@@ -196,6 +198,12 @@ class Stage:
                         raise self._abortion(*self._aborted)
                 self.lease.check()
                 self.backend.ensure_readable(self.handle.number)
+                if self._unasked:
+                    refresh = wording("--refresh", "cache='refresh'")
+                    self.handle.notice += (
+                        f"; {self._unasked:,} failed again on replies from the cache:"
+                        f" {option('retry_failed', True)} with {refresh} asks the model again"
+                    )
         except BaseException as raised:
             error = raised
             raise
@@ -272,6 +280,8 @@ class Stage:
         self._retries += done.retries
         if done.failure is not None:
             progress.failed += done.failed
+            if done.usage and done.rows[0].try_number > 1:
+                self._unasked += all(each.calls == each.cached_calls for each in done.usage.values())
             if self.options.abort_on_error and self._aborted is None:
                 self._aborted = done.failure
         if done.usage:

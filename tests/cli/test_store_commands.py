@@ -220,6 +220,17 @@ def test_a_trajectory_is_shown_as_numbered_steps(karat, project):
     assert "\x1b" not in "\n".join(lines)
 
 
+def test_an_expected_trajectory_is_shown_in_a_line_like_the_output(karat, project):
+    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    steps = [{"role": "user", "content": "find it"}, {"role": "assistant", "tool_calls": [call]}]
+    (project / "wanted.jsonl").write_text(
+        json.dumps({"id": "q0", "input": "find it", "expected": steps}) + "\n"
+    )
+    (project / "agent.py").write_text("def agent(text, example):\n    return example.expected\n")
+    karat("run", "agent.py:agent", "--data", "wanted.jsonl", "--label", "agent")
+    assert karat("show", "agent").out.count("2 steps: search") == 2
+
+
 def test_labels_address_things_everywhere(karat, made):
     other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
     karat("evaluate", made["run"], other, "-e", "exact_match")

@@ -407,7 +407,7 @@ class _Tables:
             line = [row.id, *(cells[name] for name in cells if several[name])]
             line += [value_text(row.metadata.get(field)) for field in extra]
             line.append(value_text(row.shown("input")))
-            line += [value_text(row.shown("expected"))] if several["expected"] else []
+            line += [_shown_value(row.shown("expected"))] if several["expected"] else []
             line += [_output(row)] if several["output"] else []
             line += [self._score(key, row.results.get(key)) for key in keys]
             table.append(
@@ -465,9 +465,12 @@ class _Tables:
 
 def _output(row: Row) -> str:
     if row.status == "ok":
-        shown = row.shown("output")
-        return steps_line(shown) or value_text(shown)
+        return _shown_value(row.shown("output"))
     return Styled(row.status, "bad" if row.status == "failed" else "warning")
+
+
+def _shown_value(value: Any) -> str:
+    return steps_line(value) or value_text(value)
 
 
 def _skipped(judged: Judged | None) -> bool:

@@ -481,10 +481,13 @@ def _lines(comparison: Comparison) -> list[Block]:
         rows.append(row)
     if not rows:
         return []
+    legend = f"▲ better by · ▼ worse by · {SAME} no difference found"
+    if len(comparison.differences) > 1:
+        legend += " · the tests are corrected for all of these comparisons, the intervals are not"
     return [
         Heading(f"compared with {labels[comparison.runs[0].id]}, example by example"),
         Table(["variant", *metrics], rows, split=True),
-        Paragraph(Styled(f"▲ better by · ▼ worse by · {SAME} no difference found", "dim")),
+        Paragraph(Styled(legend, "dim")),
     ]
 
 
@@ -493,7 +496,7 @@ def _verdict(each: Difference, confidence: float) -> str:
     if better.value is None:
         return "no item in common"
     if p is None or p > 1.0 - confidence or not better.value:
-        return f"{SAME} {better.value:+.3f}"
+        return f"{SAME} {better.value:+.3f} {interval(better.low, better.high)}"
     side = (better.low, better.high) if better.value > 0 else (_minus(better.high), _minus(better.low))
     mark, style = ("▲", "good") if better.value > 0 else ("▼", "bad")
     return Styled(f"{mark} {number(abs(better.value))} {interval(*side)}", style)

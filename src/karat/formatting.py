@@ -101,6 +101,13 @@ def effect_text(estimate: Estimate) -> str:
     return f"design effect {effect:.2f}, {clusters:,} clusters"
 
 
+def notes_text(estimate: Estimate) -> str:
+    """The design effect, why a limit of the interval is missing, and the aggregator's note."""
+    open_ended = estimate.low is None or estimate.high is None
+    reason = str(estimate.metadata.get("reason", "")) if open_ended else ""
+    return "; ".join(filter(None, [effect_text(estimate), reason, str(estimate.metadata.get("note", ""))]))
+
+
 MOST_NUMBERS = 20
 """Limit on the estimates shown per aggregator; free text has as many classes as answers."""
 
@@ -208,10 +215,7 @@ def estimate_table(
     confidences = {each.confidence for each in estimates}
     head = [name for name, _ in columns] + ["value"]
     head += [f"{percent(confidences.pop())} interval" if len(confidences) == 1 else "interval", "n"]
-    notes = [
-        "; ".join(filter(None, [bounds_text(each), effect_text(each), str(each.metadata.get("note", ""))]))
-        for each in estimates
-    ]
+    notes = ["; ".join(filter(None, [bounds_text(each), notes_text(each)])) for each in estimates]
     rows = [
         [
             *(text(each) for _, text in columns),

@@ -282,6 +282,18 @@ def test_an_aggregation_prints_its_design_effect_its_tables_and_one_confidence(s
     assert "% interval" not in karat.aggregate(evaluation, [clustered, mixed], store=store).report()
 
 
+def test_an_estimate_without_an_interval_says_why(store, says):
+    def worst(results: list[karat.Result]) -> float:
+        return min(result.score or 0.0 for result in results)
+
+    def length(outputs: str) -> int:
+        return len(outputs)
+
+    run = karat.run(lambda text: text, [{"input": "abc"}], store=store, progress=False)
+    made = karat.aggregate(karat.evaluate(run, [length], progress=False), [worst, "mean"]).report()
+    says(*[line for line in made.splitlines() if line.startswith("length ") and "—" in line])
+
+
 def test_a_terminal_shows_the_first_numbers_of_an_aggregator_and_says_how_many_more_there_are(store, says):
     dataset = karat.Dataset.from_examples([{"input": f"t{i}", "expected": f"answer {i}"} for i in range(60)])
     run = karat.run(lambda text: text, dataset, store=store, progress=False)

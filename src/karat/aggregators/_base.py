@@ -277,7 +277,8 @@ class FunctionAggregator(Aggregator[_Results]):
         n, of = len(state.results), len(state.results) + state.missing
         if given is None or (isinstance(given, (int, float)) and not isinstance(given, bool)):
             value = None if given is None else float(given)
-            return Aggregate([Estimate(value, n=n, of=of, method="function, no interval")])
+            reason = {"reason": "a bare number has no interval"}
+            return Aggregate([Estimate(value, n=n, of=of, method="function", metadata=reason)])
         if isinstance(given, Estimate):
             return Aggregate([given if given.of else msgspec.structs.replace(given, n=n, of=of)])
         raise TypeError(

@@ -41,6 +41,7 @@ from karat.formatting import (
     estimate_sentence,
     interval,
     join,
+    notes_text,
     number,
     percent,
     probability,
@@ -480,7 +481,7 @@ class _Report:
                 _of(e),
                 missing_span(e),
                 e.method,
-                _notes(e),
+                notes_text(e),
             ]
             for e in estimates
         ]
@@ -1123,15 +1124,6 @@ def _interval(estimate: Estimate) -> str:
 
 def _of(estimate: Estimate) -> str:
     return f"{estimate.n:,} of {estimate.of:,}"
-
-
-def _notes(estimate: Estimate) -> str:
-    effect = estimate.metadata.get("design_effect")
-    clusters = estimate.metadata.get("clusters")
-    found = []
-    if effect is not None and clusters is not None:
-        found.append(f"design effect {effect:.2f}, {clusters:,} clusters")
-    return "; ".join(filter(None, [*found, str(estimate.metadata.get("note", ""))]))
 
 
 def _run_cost(run: RunSummary) -> float | None:

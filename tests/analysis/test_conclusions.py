@@ -7,8 +7,10 @@ import random
 import pytest
 
 import karat
-from karat.analysis.comparison import Limit, compare, judge
+from karat.analysis.comparison import Limit, compare, comparison_blocks, judge
 from karat.analysis.ranking import rank
+from karat.formatting import Table, as_text
+from karat.layout import Layout
 from karat.records import Estimate
 from karat.stats import paired
 from karat.tasks import FunctionTask
@@ -33,6 +35,16 @@ def test_a_worse_run_is_called_worse_by_how_much(compared):
     assert made.conclusions == [f"right accuracy: {shown}."]
     report = made.report()
     assert report.index("what differs") < report.index(made.conclusions[0]) < report.index("95 % interval")
+
+
+def test_a_narrow_table_of_several_runs_tells_their_rows_apart(compared):
+    made = compared(0.9, 0.6, 0.3)
+    [table] = [
+        each for each in comparison_blocks(made) if isinstance(each, Table) and "difference" in each.head
+    ]
+    shown = as_text([table], Layout(60))
+    assert "no room for" in shown
+    assert [shown.count(f"rate={rate}") for rate in (0.6, 0.3)] == [1, 1]
 
 
 def test_a_better_run_is_called_better(compared, says):

@@ -1164,8 +1164,10 @@ def _differences(comparison: Comparison, labels: dict[str, str]) -> Table:
         rows.append(row)
     last = len(head) - 1
     right = [2, 3, 4, 6, *([7] if several else [])]
-    # Of several p values, the one without a correction goes first: alone it would mislead.
-    drop = [last - 2, last - 1, *([6] if several else []), last, 1, *([7] if several else [])]
+    # Of several p values, the one without a correction goes first: alone it would mislead. Of several runs, the column
+    # that tells their rows apart stays.
+    plain = [2, 3] if len({each.run for each in comparison.differences}) > 1 else [1]
+    drop = [last - 2, last - 1, *([6] if several else []), last, *plain, *([7] if several else [])]
     return Table(head, rows, right, drop=drop)
 
 

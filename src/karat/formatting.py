@@ -102,10 +102,10 @@ def effect_text(estimate: Estimate) -> str:
 
 
 def notes_text(estimate: Estimate) -> str:
-    """The design effect, why a limit of the interval is missing, and the aggregator's note."""
+    """The design effect, and the aggregator's note or why a limit of the interval is missing."""
     open_ended = estimate.low is None or estimate.high is None
-    reason = str(estimate.metadata.get("reason", "")) if open_ended else ""
-    return "; ".join(filter(None, [effect_text(estimate), reason, str(estimate.metadata.get("note", ""))]))
+    reason = estimate.metadata.get("reason", "") if open_ended else ""
+    return "; ".join(filter(None, [effect_text(estimate), str(estimate.metadata.get("note") or reason)]))
 
 
 MOST_NUMBERS = 20
@@ -146,7 +146,7 @@ def aggregation_blocks(
     for failure in header.failures:
         error = failure.error
         notes.append(f"{failure.label} failed: {error.type}: {error.message}")
-    return [*blocks, *(Paragraph(clean(note)) for note in notes)]
+    return [*blocks, *(Paragraph(clean(note)) for note in dict.fromkeys(notes))]  # each run fails alike
 
 
 MOST_HEADLINES = 3

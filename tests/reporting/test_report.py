@@ -282,6 +282,14 @@ def test_an_aggregation_prints_its_design_effect_its_tables_and_one_confidence(s
     assert "% interval" not in karat.aggregate(evaluation, [clustered, mixed], store=store).report()
 
 
+def test_a_failure_that_all_runs_share_is_reported_once(store):
+    evaluation = karat.evaluate([run_at(store, 0.6), run_at(store, 0.9)], [right], store=store)
+    by_topic = {"name": "accuracy", "params": {"by": "topics"}}
+    aggregation = karat.aggregate(evaluation, [by_topic], store=store)
+    assert len(aggregation.header.failures) == 2
+    assert aggregation.report().count("failed: ") == 1
+
+
 def test_an_estimate_without_an_interval_says_why(store, says):
     def worst(results: list[karat.Result]) -> float:
         return min(result.score or 0.0 for result in results)

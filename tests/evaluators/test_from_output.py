@@ -29,6 +29,16 @@ def test_a_verdict_or_a_score_is_taken_as_it_is(given, score):
     assert FromOutput("judged.score").evaluate(outputs={"judged": {"score": given}}).score == score
 
 
+def test_with_pass_fail_a_number_is_no_verdict(refuses):
+    spec = {"name": "from_output", "params": {"field": "judged", "metadata": {"at": "place"}}}
+    evaluator = resolve_evaluator({**spec, "pass_fail": True}).evaluator
+    result = evaluator.evaluate(outputs={"judged": False, "place": "x"})
+    assert (result.score, result.value, result.metadata) == (0.0, False, {"at": "x"})
+    for number in (1, 0.5):
+        with refuses(CannotJudge):
+            evaluator.evaluate(outputs={"judged": number, "place": "x"})
+
+
 def test_unjudged_records_are_skips_that_count_and_dropped_records_do_not():
     with pytest.raises(NotApplicable) as owed:
         FromOutput("exact_match").evaluate(outputs={"exact_match": None})

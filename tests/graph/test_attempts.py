@@ -19,6 +19,8 @@ METRICS = {
     "pass_at_k": "{k: 1}",
     "step_efficiency": "{}",
 }
+MAIN = {"precision": "average_precision", "recall": "average_recall", "f1_score": "average_f1_score"}
+NAME = "MetricCollatorPostProcessor"
 GRAPH = """
 data_config: {source: {type: disk, file_path: rows.jsonl}}
 graph_config:
@@ -78,21 +80,20 @@ def test_the_report_and_the_aggregation_agree(project, attempts):
     evaluators, aggregators = stored_metrics(task)
     evaluation = karat.evaluate(run, evaluators, store=run.store, progress=False)
     estimates = karat.aggregate(evaluation, aggregators, store=run.store).estimates
-    [report] = json.loads(written.reports["MetricCollatorPostProcessor"].read_text())
+    [report] = json.loads(written.reports[NAME].read_text())
     summary = report["evaluation_summary"]
     assert summary["total_records"] == 30 * attempts
     assert summary.get("attempts", 1) == attempts
     assert summary["failed_records"] == run.counts.failed > 0
-    main = {"precision": "average_precision", "recall": "average_recall", "f1_score": "average_f1_score"}
     for name in METRICS:
-        found, key = report["results"][f"exact_match-{name}"], main.get(name, name)
+        found, key = report["results"][f"exact_match-{name}"], MAIN.get(name, name)
         names = {"name": name} if name == "step_efficiency" else {}
         estimate = estimates.get(evaluator="exact_match", aggregator=name, **names)
         assert found[key] == estimate.value, name
         assert found[f"{key}_interval"] == [estimate.low, estimate.high], name
         assert found[f"{key}_bounds"] == [estimate.lowest, estimate.highest], name
         assert (found["n"], found["of"]) == (estimate.n, estimate.of), name
-        for average in ("micro", "macro", "weighted") if name in main else ():
+        for average in ("micro", "macro", "weighted") if name in MAIN else ():
             other = estimates.get(evaluator="exact_match", aggregator=name, name=average)
             assert found[f"{average}_{name}_interval"] == [other.low, other.high]
 
@@ -232,3 +233,45 @@ graph_post_process:
         stored = estimates.get(evaluator=evaluator, aggregator=name, name=value)
         assert report["results"][key][value] == stored.value, key
     assert report["results"]["exact_match-pass_at_k"] != report["results"]["exact_match-pass_at_k-2"]
+
+
+BARE = """
+def predict(state):
+    return {"said": state["answer"]}
+
+def judge(state):
+    number = int(state["id"])
+    if number % 5 == 0:
+        state["exact_match"] = (True, False, 1, 0.5, "yes")[number // 5 % 5]
+    return state
+"""
+
+
+@pytest.mark.parametrize("all_bare", [False, True])
+def test_a_bare_verdict_is_read_alike_and_a_number_is_none(project, all_bare):
+    node = "    judge: {node_type: lambda, lambda: code.judge, output_keys: [exact_match]}\n"
+    graph = GRAPH.replace("output_config:", f"{node}output_config:").replace("  generator: code.Kept\n", "")
+    project.write("t/graph_config.yaml", graph)
+    project.write("t/code.py", BARE.replace("if number % 5 == 0:", "if True:") if all_bare else BARE)
+    project.rows("t/rows.jsonl", [{"id": str(i), "answer": "abc"[i % 3]} for i in range(50)])
+    task = load_task("t")
+    run = karat.run(task, task.dataset(), store="memory://", concurrency=1, progress=False)
+    [report] = json.loads(write_files(run, task, project.folder / "out").reports[NAME].read_text())
+    evaluators, aggregators = stored_metrics(task)
+    evaluation = karat.evaluate(run, evaluators, store=run.store, progress=False)
+    aggregation = karat.aggregate(evaluation, aggregators, store=run.store)
+    invalid = 30 if all_bare else 6
+    assert report["evaluation_summary"]["invalid_records"] == evaluation.counts.failed == invalid
+    failed = {each.aggregator for each in aggregation.header.failures}
+    of_labels = {"precision", "recall", "f1_score"} if all_bare else set()
+    assert failed == {"step_efficiency"} | of_labels
+    for name in METRICS:
+        found = report["results"][f"exact_match-{name}"]
+        assert ("error" in found) is (name in failed), name
+        if name in failed:
+            continue
+        estimate = aggregation.estimates.get(evaluator="exact_match", aggregator=name)
+        assert (found["n"], found["of"]) == (estimate.n, estimate.of), name
+        key = MAIN.get(name, name)
+        assert found[key] == estimate.value, name
+        assert found[f"{key}_interval"] == [estimate.low, estimate.high], name

@@ -330,8 +330,9 @@ class NotJudged(NotApplicable):
 class FromOutput(Evaluator):
     """Read a field of the output: a unit metric's result, a verdict or a score that the task wrote itself.
 
-    A field that is null was not judged: the item is skipped, and estimates count it as missing. `metadata` names
-    further fields of the output to keep with the result: `{name: field}`.
+    A field that is null was not judged: the item is skipped, and estimates count it as missing. With `pass_fail` a
+    field holds verdicts: a number in it is refused. `metadata` names further fields of the output to keep with the
+    result: `{name: field}`.
     """
 
     name: ClassVar[str] = "from_output"
@@ -365,17 +366,45 @@ class FromOutput(Evaluator):
         given = value_at(outputs, self.field, "the output")
         if given is None:
             raise NotJudged(f"the task left {self.field} empty")
-        if isinstance(given, (bool, int, float)):
-            return Result(self.key, float(given), given, f"the task wrote {given} into {self.field}")
-        if not isinstance(given, Mapping):
-            raise CannotJudge(f"{self.field}: a unit metric result is an object, not {clip(given)}")
-        correct, golden, predicted = (given.get(name) for name in ("correct", "golden", "predicted"))
-        if not isinstance(correct, bool):
-            raise CannotJudge(
-                f"{self.field}: a unit metric result needs correct: true or false, not {clip(correct)}"
-            )
         more = {name: value_at(outputs, path, "the output") for name, path in self.metadata.items()}
-        metadata = {**(given.get("metadata") or {}), **more, "golden": golden, "predicted": predicted}
-        verdict = "correct" if correct else "wrong"
-        comment = f"{self.field} says {verdict}: {clip(predicted)} against {clip(golden)}"
+        if isinstance(given, (int, float)) and not isinstance(given, bool) and not self.pass_fail:
+            return Result(self.key, float(given), given, f"the task wrote {given} into {self.field}", more)
+        try:
+            correct, golden, predicted, metadata = self.read(given)
+        except ValueError as error:
+            raise CannotJudge(f"{self.field}: {error}") from None
+        if not isinstance(given, Mapping):
+            return Result(
+                self.key, float(correct), correct, f"the task wrote {given} into {self.field}", more
+            )
+        metadata = {**metadata, **more, "golden": golden, "predicted": predicted}
+        comment = (
+            f"{self.field} says {'correct' if correct else 'wrong'}: {clip(predicted)} against {clip(golden)}"
+        )
         return Result(self.key, float(correct), correct, comment, metadata)
+
+    @staticmethod
+    def read(given: object) -> tuple[bool, Any, Any, dict[str, Any]]:
+        """The verdict, the golden and the predicted value and the metadata of a unit metric's result.
+
+        It is an object, or a bare verdict, which has neither value. A number is no verdict, nor is its absence.
+        """
+        if type(given) is not dict and not isinstance(given, Mapping):
+            if isinstance(bare := FromOutput.verdict(given), bool):
+                return bare, None, None, {}
+            raise ValueError(f"a unit metric result is an object, true or false, not {clip(given)}")
+        correct = FromOutput.verdict(given.get("correct"))
+        if not isinstance(correct, bool):
+            raise ValueError(f"a unit metric result needs correct: true or false, not {clip(correct)}")
+        metadata = given.get("metadata") or {}
+        if not isinstance(metadata, Mapping):
+            raise ValueError(f"the metadata of a unit metric result is an object, not {clip(metadata)}")
+        return correct, given.get("golden"), given.get("predicted"), dict(metadata)
+
+    @staticmethod
+    def verdict(value: Any) -> Any:
+        """A NumPy boolean (from `numpy.isclose`) as a Python bool; any other value unchanged."""
+        if type(value).__module__ != "numpy" or getattr(value, "ndim", None) != 0:
+            return value
+        plain = value.item()
+        return plain if isinstance(plain, bool) else value

@@ -20,18 +20,18 @@ import msgspec
 import regex
 
 from karat.errors import CannotJudge, RequestError, UnknownName, clip, did_you_mean, nearest
-from karat.evaluators import Evaluator, Item, ParameterCheck, build_evaluator, evaluators, value_at
-from karat.records import Result, Value
+from karat.evaluators import (
+    Evaluator,
+    FromOutput,
+    Item,
+    ParameterCheck,
+    build_evaluator,
+    evaluators,
+    value_at,
+)
+from karat.records import Result
 from karat.registry import Registry, check_parameters, load_file
 from karat.serialization import storable
-
-
-def verdict(given: Value) -> Any:
-    """A NumPy boolean (from `numpy.isclose`) as a Python bool; any other value unchanged."""
-    if type(given).__module__ != "numpy" or getattr(given, "ndim", None) != 0:
-        return given
-    plain = given.item()
-    return plain if isinstance(plain, bool) else given
 
 
 @dataclasses.dataclass
@@ -45,7 +45,7 @@ class UnitMetricResult:
 
     def __post_init__(self) -> None:
         if type(self.correct) is not bool:
-            self.correct = verdict(self.correct)
+            self.correct = FromOutput.verdict(self.correct)
 
     def to_dict(self) -> dict[str, Any]:
         """All four as valid JSON; NaN and infinities, which JSON does not have, become null."""
@@ -57,15 +57,12 @@ class UnitMetricResult:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> UnitMetricResult:
-        """The result that `to_dict` wrote. One without a verdict is refused, not taken as wrong."""
-        if type(data) is not dict and not isinstance(data, Mapping):
-            raise ValueError(f"a unit metric result is an object, not {clip(data)}")
-        correct = data.get("correct")
-        if type(correct) is not bool and not isinstance(correct := verdict(correct), bool):
-            raise ValueError(f"a unit metric result needs correct: true or false, not {clip(correct)}")
-        metadata = data.get("metadata")
-        return cls(correct, data.get("golden"), data.get("predicted"), dict(metadata) if metadata else {})
+    def from_dict(cls, data: Mapping[str, Any] | bool) -> UnitMetricResult:
+        """The result that `to_dict` wrote, or a bare verdict, which has neither golden nor predicted value.
+
+        One without a verdict is refused, not taken as wrong; so is a number, which is no verdict.
+        """
+        return cls(*FromOutput.read(data))
 
 
 class MetricMetadata(msgspec.Struct, frozen=True):
@@ -370,6 +367,8 @@ class UnitMetricEvaluator(Evaluator):
         for name in ("golden", "predicted"):
             if len(msgspec.json.encode(plain[name])) <= LONGEST_LABEL:
                 metadata.setdefault(name, plain[name])
+            if len(str(metadata.get(f"{name}_text", ""))) > LONGEST_LABEL:
+                del metadata[f"{name}_text"]  # the store has both sides already
         return Result(self.key, float(judged.correct), judged.correct, comment, metadata)
 
 
@@ -629,7 +628,7 @@ def _as_dict(results: Any, metric: BaseUnitMetric) -> dict[str, Any]:
     if isinstance(result, UnitMetricResult):
         result = result.to_dict()
     elif isinstance(result, dict):
-        result = {**result, "correct": verdict(result.get("correct"))}
+        result = {**result, "correct": FromOutput.verdict(result.get("correct"))}
     if not isinstance(result, dict) or not isinstance(result["correct"], bool):
         raise CannotJudge(f"{who} returned {result!r:.80}, not a result that is correct or not")
     return result

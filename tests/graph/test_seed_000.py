@@ -135,7 +135,13 @@ def test_question_answering_with_several_validators(project):
             "correct": True,
             "golden": {"text": "Paris"},
             "predicted": {"text": "paris"},
-            "metadata": {"validator": "exact_match", "case_sensitive": False},
+            "metadata": {
+                "validator": "exact_match",
+                "case_sensitive": False,
+                "golden_text": "Paris",
+                "predicted_text": "paris",
+                "normalize_whitespace": True,
+            },
         },
         "fuzzy_match": {
             "correct": True,

@@ -81,7 +81,16 @@ class TestShape:
         result = UnitMetricResult(True, {"text": "Paris"}, "paris", {"validator": "x"})
         assert UnitMetricResult.from_dict(result.to_dict()) == result
         assert UnitMetricResult.from_dict({"correct": False}).metadata == {}
-        for wrong in ({}, {"correct": None}, {"correct": 1}, "text"):
+        assert UnitMetricResult.from_dict(True) == UnitMetricResult(True, None, None)
+        for wrong in (
+            {},
+            {"correct": None},
+            {"correct": 1},
+            "text",
+            1,
+            0.5,
+            {"correct": True, "metadata": "x"},
+        ):
             with refuses(ValueError):
                 UnitMetricResult.from_dict(wrong)
 
@@ -134,8 +143,28 @@ class TestExactMatch:
             "correct": True,
             "golden": {"text": "Paris"},
             "predicted": {"text": "paris"},
-            "metadata": {"validator": "exact_match", "case_sensitive": False},
+            "metadata": {
+                "validator": "exact_match",
+                "case_sensitive": False,
+                "golden_text": "Paris",
+                "predicted_text": "paris",
+                "normalize_whitespace": True,
+            },
         }
+
+    @pytest.mark.parametrize(
+        ("golden", "predicted", "texts"),
+        [
+            (42, "42", ("42", "42")),
+            ({"b": 1, "a": "é"}, None, ('{"a": "é", "b": 1}', None)),
+            ({"answer": "x", "text": "y"}, True, ('{"answer": "x", "text": "y"}', "true")),
+            pytest.param(10**5000, None, (None, None), id="a long number"),
+        ],
+    )
+    def test_the_texts_that_were_compared(self, golden, predicted, texts):
+        metadata = judged("exact_match", golden, predicted, normalize_whitespace=False).metadata
+        assert (metadata["golden_text"], metadata["predicted_text"]) == texts
+        assert metadata["normalize_whitespace"] is False
 
     @pytest.mark.parametrize(
         ("params", "golden", "predicted", "correct"),
@@ -267,7 +296,9 @@ class TestTypedValueMatch:
         result = judged("typed_value_match", {"text": "hello world"}, {"text": "hello wurld!"})
         assert result.correct
         assert result.metadata["exact_match"] is False
-        assert result.metadata["similarity"] == pytest.approx(20 / 23)
+        assert result.metadata["similarity"] == result.metadata["similarity_score"] == pytest.approx(20 / 23)
+        assert result.metadata["golden_text"] == "hello world"
+        assert result.metadata["predicted_text"] == "hello wurld!"
         assert result.metadata["differences"] == [
             {"operation": "replace", "golden": "o", "predicted": "u"},
             {"operation": "insert", "golden": "", "predicted": "!"},
@@ -350,7 +381,14 @@ class TestScroll:
             "difference_percent": 10.0,
             "tolerance_percent": 20.0,
             "scroll_threshold": 10.0,
+            "is_valid": True,
+            "tolerance_used": 20.0,
+            "golden_scroll_amount": 100.0,
+            "predicted_scroll_amount": 110.0,
         }
+        invalid = judged("scroll_amount", 100, "far").metadata
+        assert (invalid["is_valid"], invalid["golden_scroll_amount"]) == (False, 100.0)
+        assert invalid["predicted_scroll_amount"] is None
         with refuses(CannotJudge):
             judged("scroll_amount", "far", 1)
         with pytest.raises(RequestError, match="tolerance_percent"):
@@ -365,8 +403,16 @@ class TestAdapters:
         assert result.metadata == {
             "validator": "exact_match",
             "case_sensitive": False,
+            "golden_text": "Paris",
+            "predicted_text": "paris",
+            "normalize_whitespace": True,
             "golden": {"text": "Paris"},
             "predicted": {"text": "paris"},
+        }
+        long = evaluator.evaluate(outputs={"text": "x" * 1001}, reference_outputs={"text": "x"})
+        assert {name for name in long.metadata if name.startswith(("golden", "predicted"))} == {
+            "golden",
+            "golden_text",
         }
         assert result.comment.startswith("correct: ")
         assert evaluator.params == {"metric": "exact_match", "key": "text"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -207,6 +208,8 @@ class TypedValueMatchMetric(_ActionMetric):
         want = golden_text(golden_value(expected, self.golden_key, at, self.name), at, self.name)
         have = text_of(predicted_value(given, self.predicted_key, at, self.name), f"predicted[{at}]")
         detail: dict[str, Any] = {
+            "golden_text": want,
+            "predicted_text": have,
             "exact_match": False,
             "fuzzy_match": False,
             "similarity": 0.0,
@@ -217,6 +220,7 @@ class TypedValueMatchMetric(_ActionMetric):
             detail["reason"] = "nothing was typed"
         else:
             detail.update(self._compared(self._normalise(want), self._normalise(have)))
+        detail["similarity_score"] = detail["similarity"]
         return detail["exact_match"] or detail["fuzzy_match"], detail
 
     def _compared(self, want: str, have: str) -> dict[str, Any]:
@@ -363,19 +367,28 @@ class ScrollAmountMetric(_ScrollMetric):
             "tolerance_percent": self.tolerance,
             "scroll_threshold": self.threshold,
         }
+        correct = self._measured(expected, given, detail)
         if given is None:
             detail["reason"] = f"the prediction is not a finite amount: {clip(have)}"
-            return False, detail
+        # the names that SyGra's reports have for the same
+        detail |= {"is_valid": correct, "tolerance_used": self.tolerance}
+        detail |= {"golden_scroll_amount": expected, "predicted_scroll_amount": given}
+        return correct, detail
+
+    def _measured(self, expected: float, given: float | None, detail: dict[str, Any]) -> bool:
+        """Whether the amount is near enough; how far off it is goes into `detail`."""
+        if given is None:
+            return False
         difference = abs(expected - given)
         detail["difference"] = difference
         if expected == 0:
-            return difference <= self.threshold, detail
+            return difference <= self.threshold
         # in decimals, as the numbers were written: 0.36 is 20 percent off 0.3, and nothing overflows
         off = EXACT.subtract(_decimal(expected), _decimal(given)).copy_abs()
         base = _decimal(expected).copy_abs()
         detail["difference_percent"] = float(EXACT.divide(EXACT.multiply(off, _decimal(100.0)), base))
         allowed = EXACT.multiply(base, _decimal(self.tolerance))
-        return EXACT.multiply(off, _decimal(100.0)) <= allowed, detail
+        return EXACT.multiply(off, _decimal(100.0)) <= allowed
 
 
 def _decimal(value: float) -> Decimal:
@@ -408,6 +421,16 @@ def similarity(golden: str, predicted: str, who: str) -> float:
     return Indel.normalized_similarity(golden, predicted)
 
 
+def _compared_text(value: Any) -> str | None:
+    """What was compared, as text: itself, or its JSON; None for null and for numbers that have no JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+
+
 @unit_metric("exact_match")
 class ExactMatchMetric(BaseUnitMetric):
     """Whether the predicted value is the golden one; case and runs of whitespace do not count by default."""
@@ -429,8 +452,8 @@ class ExactMatchMetric(BaseUnitMetric):
         check = ParameterCheck(self.name)
         self.key = check.path("key", self.config["key"])
         self.case_sensitive = check.flag("case_sensitive", self.config["case_sensitive"])
-        collapse = check.flag("normalize_whitespace", self.config["normalize_whitespace"])
-        rules = TextRules(case_sensitive=self.case_sensitive, normalize_whitespace=collapse)
+        self.normalize_whitespace = check.flag("normalize_whitespace", self.config["normalize_whitespace"])
+        rules = TextRules(case_sensitive=self.case_sensitive, normalize_whitespace=self.normalize_whitespace)
         self._normalise = rules.normaliser()
 
     def evaluate(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
@@ -441,7 +464,13 @@ class ExactMatchMetric(BaseUnitMetric):
             have = predicted_value(given, self.key, at, self.name)
             if type(want) is not str or type(have) is not str:
                 want, have = plain(want, f"golden[{at}]"), plain(have, f"predicted[{at}]")
-            metadata = {"validator": self.name, "case_sensitive": self.case_sensitive}
+            metadata = {
+                "validator": self.name,
+                "golden_text": _compared_text(want),
+                "predicted_text": _compared_text(have),
+                "case_sensitive": self.case_sensitive,
+                "normalize_whitespace": self.normalize_whitespace,
+            }
             results.append(UnitMetricResult(same(want, have, self._normalise), expected, given, metadata))
         return results
 

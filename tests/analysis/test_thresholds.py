@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import karat
-from karat.analysis.gates import EXIT_CODES, read_threshold, worst
+from karat.analysis.gates import EXIT_CODES, Limit, _judge_threshold, read_threshold, worst
 from karat.errors import RequestError, UnknownName
-from karat.stats import proportion
+from karat.stats import mean_interval, proportion
 
 
 def aggregated(scores, *aggregators, evaluators=("exact_match",), attempts=1):
@@ -108,8 +110,24 @@ def test_the_suggested_number_of_examples_decides_the_gate():
     assert gate.verdict == "undecided"
     needed = gate.examples_needed
     assert needed is not None
-    assert karat.gate(aggregated([1, 1, 1, 1, 0] * (needed // 5)), "accuracy:0.7")[0].verdict == "holds"
+    enough = math.ceil(needed / 5)
+    assert karat.gate(aggregated([1, 1, 1, 1, 0] * enough), "accuracy:0.7")[0].verdict == "holds"
     assert karat.gate(aggregated([1, 1, 1, 1, 0] * (needed // 10)), "accuracy:0.7")[0].verdict == "undecided"
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mean"])
+@pytest.mark.parametrize(("n", "threshold"), [(5, 0.6), (15, 0.917), (10, 0.95), (40, 0.99)])
+def test_where_all_scores_are_equal_the_number_of_examples_is_exact(metric, n, threshold):
+    """It said 40 for 15 ones against 0.917, where 43 decide: the width shrinks more slowly than 1/n at first."""
+
+    def gate(count):
+        interval = proportion if metric == "accuracy" else mean_interval
+        estimate = interval([1.0] * count).about(evaluator="e", aggregator=metric, run="r")
+        return _judge_threshold(Limit(metric, threshold), estimate, "higher")
+
+    needed = gate(n).examples_needed
+    assert gate(needed).verdict == "holds"
+    assert gate(needed - (1 if needed < 100 else 10)).verdict == "undecided"
 
 
 class Mistakes(karat.Evaluator):

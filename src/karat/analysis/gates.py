@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,7 +19,9 @@ from karat.evaluators._base import score_range, threshold_problem
 from karat.formatting import Block, Heading, Table, interval, number
 from karat.layout import Styled
 from karat.records import WITH_MISSING, Estimate, EvaluatorSpec
+from karat.stats._bounded_mean import BoundedMean
 from karat.stats._distributions import critical
+from karat.stats._proportions import share_limits
 from karat.store.handles import Aggregation
 from karat.store.run_labels import run_labels
 
@@ -318,32 +320,53 @@ def _missing(estimate: Estimate, noun: str) -> str:
 
 
 def _examples_needed(least: float, estimate: Estimate, examples: int) -> int | None:
-    """How many examples bring the limit of the interval that matters to `least`.
-
-    What the spread of the scores makes of the width shrinks with 1/√n; the rest, which allows for values that were
-    not drawn, with 1/n.
-    """
+    """How many examples bring the limit of the interval that matters to `least`; see `_width_at`."""
     value, low, high = estimate.value, estimate.low, estimate.high
     assert value is not None
     distance = value - least
     limit = low if distance > 0 else high
     if limit is None or not examples or not distance:
         return None
-    distance, width = abs(distance), abs(value - limit)
+    width_at = _width_at(estimate, value, limit, examples)
+    few, many = examples, MOST_EXAMPLES
+    if width_at(many) > abs(distance):
+        return None
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if width_at(middle) <= abs(distance) else (middle, many)
+    needed = many
+    step: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)  # two digits are all that it is worth
+    return max(examples + 1, math.ceil(needed / step) * step)
+
+
+def _width_at(estimate: Estimate, value: float, limit: float, examples: int) -> Callable[[int], float]:
+    """How far a limit is from the value as a function of how many examples there are, the value being the same.
+
+    A share has its limits at every number. Of other intervals, what the spread of the scores makes of the width
+    shrinks with 1/√n. The rest, which allows for values that were not drawn, shrinks as the width does where all scores
+    are equal: first slower than 1/n, for it is at most the range, later like it.
+    """
+    import numpy as np
+
+    share, above = abs(value), abs(limit) > abs(value)
+
+    def of_share(n: float) -> float:
+        return abs(share - share_limits(share * n, n, estimate.confidence)[above])
+
+    width = abs(value - limit)
+    if share <= 1.0 and math.isclose(of_share(examples), width, rel_tol=1e-9):
+        return of_share
     error = estimate.metadata.get("standard_error")
     spread = width if error is None else min(width, critical(estimate.confidence) * error)
     rest = width - spread
-    # With x = √(examples now / examples needed): rest·x² + spread·x = distance.
-    root = math.sqrt(spread * spread + 4.0 * rest * distance)
-    shrunk = 2.0 * distance / (spread + root) if spread + root else 0.0
-    factor = 1.0 / (shrunk * shrunk) if shrunk else math.inf
-    needed = examples * factor
-    if not math.isfinite(needed) or needed > MOST_EXAMPLES:
-        return None
-    step: int = 10 ** max(
-        0, math.floor(math.log10(max(1.0, needed))) - 1
-    )  # two digits are all that it is worth
-    return max(examples + 1, math.ceil(needed / step) * step)
+
+    def of_equal(n: int) -> float:
+        """That of so many scores that are all at one end of their range, in parts of it."""
+        one = np.ones(1)
+        return 1.0 - BoundedMean(one, one, one * n, (0.0, 1.0)).interval(estimate.confidence)[0]
+
+    now = of_equal(examples) if rest else 1.0
+    return lambda n: spread * math.sqrt(examples / n) + (rest and rest * of_equal(n) / now)
 
 
 def _undecided(least: float, what: str, needed: int | None, examples: int) -> str:

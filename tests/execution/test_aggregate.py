@@ -53,6 +53,19 @@ def test_attempts_of_an_example_are_a_cluster(store):
     assert estimate.metadata["design_effect"] > 4
 
 
+@pytest.mark.parametrize("params", [{"by": "topc"}, {"cluster": "topc"}, {"by": ["topic", "topc"]}])
+def test_an_unknown_metadata_field_is_refused_before_anything_is_stored(store, refuses, params):
+    data = [
+        {"id": str(i), "input": i, "expected": i, **({"metadata": {"topic": i % 3}} if i > 120 else {})}
+        for i in range(150)
+    ]
+    evaluation = karat.evaluate(karat.run(same, data, store=store, progress=False), [equal])
+    with refuses(RequestError):
+        karat.aggregate(evaluation, [{"name": "accuracy", "params": params}])
+    assert not list(store.aggregations.list())
+    assert karat.aggregate(evaluation, [{"name": "accuracy", "params": {"by": "topic"}}]).status == "success"
+
+
 def test_several_runs_have_numbers_of_their_own(store, refuses):
     runs = [run_adding(store, 0), run_adding(store, 1)]
     aggregation = karat.aggregate(karat.evaluate(runs, [equal]), ["accuracy"])

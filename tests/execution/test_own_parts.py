@@ -13,7 +13,7 @@ from karat.aggregators import BaseAggregatorMetric
 from karat.evaluators import Evaluator
 from karat.records import Result
 
-DATA = [{"id": str(n), "input": n, "expected": n} for n in range(4)]
+DATA = [{"id": str(n), "input": n, "metadata": {"topic": "t"}, "expected": n} for n in range(4)]
 
 
 class Near(Evaluator):

@@ -10,6 +10,7 @@ import re
 import pytest
 
 import karat
+from karat.aggregators import Accuracy
 from karat.analysis.summary import summarise
 from karat.errors import BudgetReached, RequestError, for_command_line
 from karat.formatting import Heading, Paragraph, Table, as_markdown, as_text, escape, short_number
@@ -82,10 +83,17 @@ def test_evaluators_of_one_key_that_differ_are_noted(store, says):
     says(re.sub(r"(run|eval)-\w+", r"\1-ID", made.notes[0]))
 
 
+class Broken(Accuracy):
+    """An accuracy that cannot be computed."""
+
+    def finish(self, state):
+        raise ValueError("no number")
+
+
 def test_an_aggregation_that_failed_hides_no_result(store, says):
     run = run_at(store, 0.9)
     evaluation = karat.evaluate(run, [right], store=store)
-    wrong = {"name": "accuracy", "params": {"by": "documnt"}}
+    wrong = Broken()
     failed = karat.aggregate(evaluation, [wrong], store=store)
     for ids in ([run], [evaluation], [failed]):  # the usual metric, as if nothing had aggregated it
         made = summarise(store, ids)

@@ -11,7 +11,7 @@ import inspect
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -316,6 +316,15 @@ class _State:
         self.items: dict[str, Counter[str]] = {field: Counter() for field in fields}
         """How many items each group has, for those of which nothing can be computed."""
         self.fields = {field: FieldNames() for field in fields}
+
+
+def metadata_fields(part: Resolved) -> Iterator[tuple[str, str]]:
+    """The fields of the examples' metadata that an aggregator groups or clusters by, each after its parameter."""
+    for name in ("by", "cluster"):
+        given = part.params.get(name)
+        for field in [given] if isinstance(given, str) else given if isinstance(given, (list, tuple)) else []:
+            if isinstance(field, str):
+                yield name, field
 
 
 class Grouped(Aggregator[_State]):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 
-from karat import __version__
+from karat import __version__, paths
 from karat.aggregators._base import (
     METHODS,
     Aggregate,
@@ -20,10 +21,11 @@ from karat.aggregators._base import (
     folding_part,
     for_evaluator,
     kinds_text,
+    metadata_fields,
     resolve_aggregator,
 )
 from karat.aggregators._means import Headline
-from karat.errors import FAILURES, RequestError, did_you_mean
+from karat.errors import FAILURES, RequestError, did_you_mean, unknown_metadata
 from karat.evaluators._base import threshold_problem
 from karat.evaluators._pairwise import run_ranks, run_scores
 from karat.execution.arguments import EvaluationLike, StoreLike, as_list, handle_of, store_of
@@ -89,6 +91,7 @@ async def aggregate_async(
     for key in keys:
         if keys.count(key) > 1:
             raise RequestError(f"two aggregators have the key {key!r}: give one of them another key")
+    _refuse_unknown_fields(parts, [the_store.datasets.get(each.header.dataset) for each in handles])
     specs = [AggregatorSpec(part.key, part.name, part.params) for part in parts]
     codes = [code_fingerprint(folding_part(part.aggregator)) for part in parts]
     people = label_evaluations(
@@ -151,6 +154,19 @@ async def aggregate_async(
 
 
 aggregate = sync_twin(aggregate_async)
+
+
+def _refuse_unknown_fields(parts: Sequence[Resolved], datasets: Sequence[StoredDataset]) -> None:
+    """Refuse aggregators by a metadata field that no example of the evaluations has."""
+    for part in parts if any(map(len, datasets)) else ():
+        for name, field in metadata_fields(part):
+            known: set[str] = set()
+            for example in chain.from_iterable(datasets):
+                if paths.find(example.metadata, field) is not paths.MISSING:
+                    break
+                known.update(example.metadata)
+            else:
+                raise RequestError(f"aggregator {part.key!r}: {name}: {unknown_metadata(field, known)}")
 
 
 class _Described(msgspec.Struct):

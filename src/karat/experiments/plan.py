@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from karat.aggregators._base import Resolved, fits, folding_part, kinds_text
+from karat.aggregators._base import Resolved, fits, folding_part, kinds_text, metadata_fields
 from karat.aggregators._pass_k import OverAttempts
 from karat.documents import Place
 from karat.errors import (
@@ -342,14 +342,12 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 
 def field_problems(built: Resolved, sample: DataSample) -> Iterator[Problem]:
     """The metadata fields that an aggregator groups or clusters by, and that no example has."""
-    for name in ("by", "cluster"):
-        given = built.params.get(name)
-        for field in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
-            if isinstance(field, str) and not sample.may_have(
-                lambda example, field=field: find(example.metadata, field) is not MISSING  # type: ignore[misc]  # bound now
-            ):
-                known = {str(key) for example in sample.examples for key in example.metadata}
-                yield ("params", name), unknown_metadata(field, known)
+    for name, field in metadata_fields(built):
+        if not sample.may_have(
+            lambda example, field=field: find(example.metadata, field) is not MISSING  # type: ignore[misc]  # bound now
+        ):
+            known = {str(key) for example in sample.examples for key in example.metadata}
+            yield ("params", name), unknown_metadata(field, known)
 
 
 def record_notice(task: Any, dataset: Any) -> str:

@@ -157,6 +157,10 @@ def test_attempts_are_clustered_by_example_and_examples_by_a_field(make):
     ]
     by_document = make.folded("recall", alone, cluster="doc").get("micro")
     assert by_document.metadata["clusters"] == 10
+    assert by_document.metadata["note"].startswith("few clusters (10)")
+    noted = [each for each in make.folded("recall", alone, cluster="doc").estimates if each.value is not None]
+    assert all("note" in each.metadata for each in noted)
+    assert not any("note" in each.metadata for each in make.folded("recall", rows[:20]).estimates)
     assert by_document.high - by_document.low > 1.5 * (lambda e: e.high - e.low)(
         make.folded("recall", alone).get("micro")
     )

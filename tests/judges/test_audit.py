@@ -82,6 +82,7 @@ def test_both_orders_of_a_pair_are_one_observation_of_position_bias(store, serve
     """A judge that prefers the first of each pair: 8 pairs in two orders are 8 observations, not 16."""
     found = audit(serve(always).spec(), store=store, limit=8, attacks=[], concurrency=20)
     assert (found.position_bias.value, found.position_bias.n) == (1.0, 16)
+    assert "note" not in found.position_bias.metadata, "pairs are no clusters that were drawn"
     alone = karat.stats.proportion([True] * 16)
     assert found.position_bias.low < alone.low
 

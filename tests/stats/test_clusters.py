@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from karat.stats import MeanState
+from karat.stats import MeanState, agreement_between, ppi
 from karat.stats._means import Sizes, sizes_of
 
 many = st.lists(st.integers(1, 50), min_size=2, max_size=30)
@@ -59,3 +61,27 @@ def test_large_clusters_that_fail_are_allowed_for_though_only_small_ones_did() -
         assert found.high is not None
         held.append(found.low <= 0.84 * 2 / 3 <= found.high)
     assert np.mean(held) >= 0.91  # 0.81 if the missing cluster has the mean size; 150 data sets
+
+
+@pytest.mark.parametrize("number", [12, 30])
+def test_few_named_clusters_are_noted_by_agreement_and_prediction_powered_estimates(number):
+    chance = random.Random(1)
+    names = [n % number for n in range(120)]
+    a = [chance.random() < 0.6 for _ in names]
+    b = [x if chance.random() < 0.8 else not x for x in a]
+    found = agreement_between(a, b, names)
+    scores, judged = [float(x) for x in a], [float(x) for x in b]
+    known = {"clusters": names, "judged_clusters": names}
+    weights = [0.2 + 0.1 * (n % 3) for n in range(120)]
+    estimates = [
+        found.percent,
+        found.kappa,
+        found.alpha,
+        ppi(scores, judged, judged, **known),
+        ppi(scores, judged, judged, probabilities=weights, **known),
+    ]
+    for each in estimates:
+        assert each.low is not None
+        assert ("note" in each.metadata) is (number == 12)
+    alone = agreement_between(a[:20], b[:20])
+    assert not any("note" in each.metadata for each in (alone.percent, alone.kappa, alone.alpha))

@@ -254,7 +254,7 @@ class LabelState:
             raise ValueError(
                 f"more than {MOST_CLASSES:,} different labels: this looks like free text; use accuracy"
             )
-        return metrics_of(state, of=of, confidence=confidence), of
+        return metrics_of(state, of=of, confidence=confidence, drawn=cluster is not None), of
 
 
 def _check_predicted(counts: Mapping[Labelled, int], reading: Reading) -> None:

@@ -63,6 +63,7 @@ from karat.records import (
     Ok,
 )
 from karat.serialization import prepared
+from karat.stats._means import over_examples
 from karat.store import Store
 from karat.store.handles import Aggregation, Evaluation
 from karat.store.rows import Row
@@ -964,7 +965,7 @@ def _kappa(
 
     first, second = [a for a, _ in both], [b for _, b in both]
     if len(set(chances)) <= 1:
-        return cohen_kappa(first, second, clusters=clusters, confidence=confidence)
+        return over_examples(cohen_kappa(first, second, clusters=clusters, confidence=confidence))
     from karat.stats._prediction_powered import weighted_kappa
 
     return weighted_kappa(first, second, chances, clusters, confidence)
@@ -981,7 +982,7 @@ def _mean_gap(
 
     gaps = [float(j) - float(p) for j, p in zip(judge, person, strict=True)]
     if len(set(chances)) <= 1:
-        return mean_interval(gaps, clusters, confidence=confidence, bounds=(-1.0, 1.0))
+        return over_examples(mean_interval(gaps, clusters, confidence=confidence, bounds=(-1.0, 1.0)))
     import numpy as np
 
     rows = np.stack([np.array(gaps), np.ones(len(gaps))], axis=1)
@@ -1089,10 +1090,15 @@ def _compared(
         of=len(first),
         passes=[sum(each) for each in verdicts],
         flips=flips,
-        kappa=cohen_kappa(*verdicts, clusters=clusters, confidence=confidence),
-        agreement=percent_agreement(*verdicts, clusters, confidence),
-        difference=mean_interval(
-            [x - y for x, y in zip(a, b, strict=True)], clusters, confidence=confidence, bounds=(-1.0, 1.0)
+        kappa=over_examples(cohen_kappa(*verdicts, clusters=clusters, confidence=confidence)),
+        agreement=over_examples(percent_agreement(*verdicts, clusters, confidence)),
+        difference=over_examples(
+            mean_interval(
+                [x - y for x, y in zip(a, b, strict=True)],
+                clusters,
+                confidence=confidence,
+                bounds=(-1.0, 1.0),
+            )
         ),
     )
 
@@ -1181,7 +1187,9 @@ def _binned(pairs: Sequence[tuple[float, bool, str]], confidence: float) -> list
     return [
         CalibrationBin(
             sum(score for score, _, _ in group) / len(group),
-            proportion([passed for _, passed, _ in group], [example for *_, example in group], confidence),
+            over_examples(
+                proportion([passed for _, passed, _ in group], [example for *_, example in group], confidence)
+            ),
         )
         for _, group in sorted(groups.items())
     ]
@@ -1469,7 +1477,8 @@ def _report(
     def share(names: Sequence[str], value: bool = True) -> Estimate:
         found = [name for name in names if name in passed]
         clusters = [str(about[name]["item"]) for name in found]
-        return proportion([passed[name] == value for name in found], clusters, confidence, of=len(names))
+        right = [passed[name] == value for name in found]
+        return over_examples(proportion(right, clusters, confidence, of=len(names)))
 
     kinds: dict[str, list[str]] = {}
     for example in examples:
@@ -1491,11 +1500,13 @@ def _report(
     same = [name for name in passed if name in second]
     decided = [each for each in positions if each[0] in ("first", "second")]
     false_accept, false_reject = share(bad), share(kinds["right"], False)
-    success = proportion(
-        [passed[name] for name in flippable],
-        [about[name]["item"] for name in flippable],
-        confidence,
-        of=len(kinds.get("attacked", [])),
+    success = over_examples(
+        proportion(
+            [passed[name] for name in flippable],
+            [about[name]["item"] for name in flippable],
+            confidence,
+            of=len(kinds.get("attacked", [])),
+        )
     )
     return AuditReport(
         judge=list(models),
@@ -1504,22 +1515,28 @@ def _report(
         false_accept=false_accept,
         false_reject=false_reject,
         attack_success=success,
-        self_consistency=proportion(
-            [passed[name] == second[name] for name in same],
-            [about[name]["item"] for name in same],
-            confidence,
+        self_consistency=over_examples(
+            proportion(
+                [passed[name] == second[name] for name in same],
+                [about[name]["item"] for name in same],
+                confidence,
+            )
         ),
-        length_bias=mean_interval(
-            [gap for gap, _ in longer],
-            [item for _, item in longer],
-            confidence=confidence,
-            bounds=(-1.0, 1.0),
+        length_bias=over_examples(
+            mean_interval(
+                [gap for gap, _ in longer],
+                [item for _, item in longer],
+                confidence=confidence,
+                bounds=(-1.0, 1.0),
+            )
         ),
-        position_bias=proportion(
-            [position == "first" for position, _ in decided],
-            [example for _, example in decided],
-            confidence,
-            of=len(positions),
+        position_bias=over_examples(
+            proportion(
+                [position == "first" for position, _ in decided],
+                [example for _, example in decided],
+                confidence,
+                of=len(positions),
+            )
         ),
         by_answer={kind: share(names) for kind, names in kinds.items() if kind != "attacked"},
         by_attack=by_attack,

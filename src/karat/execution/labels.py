@@ -32,6 +32,7 @@ from karat.records import (
     Skipped,
 )
 from karat.serialization import encode
+from karat.stats._means import over_examples
 from karat.stats._proportions import with_bounds
 from karat.store import Store
 from karat.store.backend import NOT_APPLICABLE, OK, StoredRow
@@ -560,7 +561,7 @@ def sampled_share(
     from karat.stats import proportion
 
     if len(set(probabilities)) <= 1:
-        return proportion(values, clusters, confidence)
+        return over_examples(proportion(values, clusters, confidence))
     import numpy as np
 
     numbers = np.array(values, dtype=np.float64)

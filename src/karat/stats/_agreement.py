@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from karat.records import Estimate
-from karat.stats._means import proportion
+from karat.stats._means import proportion, with_clusters_noted
 from karat.stats._resampling import dirichlet_limits
 from karat.stats._validation import (
     MOST_RESAMPLES,
@@ -98,7 +98,8 @@ def krippendorff_alpha(
     found = dirichlet_limits(
         counts, *most, of_patterns, confidence, draws=n_resamples, seed=seed, width=width
     )
-    return _limited(value, found, n, of, method, confidence, {"resamples": n_resamples, "seed": seed})
+    made = _limited(value, found, n, of, method, confidence, {"resamples": n_resamples, "seed": seed})
+    return made if names is None else with_clusters_noted(made, len(set(names)))
 
 
 _MOST_CLASSES = 12
@@ -305,7 +306,8 @@ def cohen_kappa(
     most = _extremes(counts, of_patterns, [first + cell for cell in table.extreme_cells()])
     found = dirichlet_limits(counts, *most, of_patterns, confidence, draws=_DRAWS, seed=0, width=table.k**2)
     items = table.influence(np.array(matrix, dtype=np.float64) / n)[cells]
-    return _limited(value, found, n, of, method, confidence, _error(items, kept))
+    made = _limited(value, found, n, of, method, confidence, _error(items, kept))
+    return made if kept is None else with_clusters_noted(made, len(set(kept)))
 
 
 _DRAWS = 2000

@@ -13,7 +13,7 @@ import msgspec
 from karat.records import Estimate
 from karat.stats._distributions import critical
 from karat.stats._exact import exact_sum
-from karat.stats._means import MeanState, Sizes
+from karat.stats._means import MeanState, Sizes, with_clusters_noted
 from karat.stats._proportions import exact_limits, share, wilson_limits, with_bounds
 from karat.stats._validation import StatisticsError, check_confidence, check_labels, count, items_of
 
@@ -291,6 +291,7 @@ def metrics_of(
     *,
     of: int | None = None,
     confidence: float = 0.95,
+    drawn: bool = False,
 ) -> Classification:
     """All classification metrics of a state, over the union of the classes that are golden or predicted.
 
@@ -306,7 +307,8 @@ def metrics_of(
     averages it counts as 0, as scikit-learn has it.
 
     With items missing, what they could make of each number if they are of the classes seen is in `lowest` and
-    `highest`; any of them may belong to a class, so its `of` has them all.
+    `highest`; any of them may belong to a class, so its `of` has them all. Clusters that were `drawn` and named, unlike
+    the attempts at an example, are noted where they are few.
     """
     confidence = check_confidence(confidence)
     of = items_of(state.n, of)
@@ -328,9 +330,22 @@ def metrics_of(
     if len(classes) < len(labels):
         raise StatisticsError("two classes are written the same, such as 1 and '1': make them one type")
     micro = Averages(precision=found.accuracy, recall=found.accuracy, f1=found.accuracy)
-    return Classification(
+    made = Classification(
         found.accuracy, classes, micro, found.macro, found.weighted, list(labels), matrix, state.n
     )
+    return _noted(made, state.sizes.clusters) if drawn else made
+
+
+def _noted(found: Any, clusters: int) -> Any:
+    """The metrics with the note of few clusters on each estimate."""
+    if isinstance(found, Estimate):
+        return with_clusters_noted(found, clusters)
+    if isinstance(found, dict):
+        return {name: _noted(each, clusters) for name, each in found.items()}
+    if isinstance(found, msgspec.Struct):
+        parts = {name: _noted(getattr(found, name), clusters) for name in found.__struct_fields__}
+        return msgspec.structs.replace(found, **parts)
+    return found
 
 
 _RARE = 10.0

@@ -150,6 +150,21 @@ def few_clusters_note(clusters: int) -> str:
     return f"few clusters ({clusters}): larger ones that were not drawn are not allowed for"
 
 
+def with_clusters_noted(found: Estimate, clusters: int) -> Estimate:
+    """An estimate over so many clusters that the caller named, with a note where they are few."""
+    note = few_clusters_note(clusters)
+    if not note or found.value is None:
+        return found
+    return msgspec.structs.replace(found, metadata={**found.metadata, "note": note})
+
+
+def over_examples(found: Estimate) -> Estimate:
+    """An estimate whose clusters are examples, without the note: they were made, and none is larger than it shows."""
+    return msgspec.structs.replace(
+        found, metadata={name: value for name, value in found.metadata.items() if name != "note"}
+    )
+
+
 _SYMMETRIC, _SKEWED, _BEYOND = 0.5, 1.0, 0.5
 """The skewness up to which values without bounds are taken as symmetric, from which on as skewed, and how far a value
 that was not drawn may then lie beyond the farthest, in parts of the range of those drawn."""

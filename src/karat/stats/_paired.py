@@ -23,7 +23,7 @@ from karat.stats._distributions import (
     t_two_sided,
 )
 from karat.stats._exact import array_total
-from karat.stats._means import MeanState, few_clusters_note
+from karat.stats._means import MeanState, with_clusters_noted
 from karat.stats._proportions import wilson_limits
 from karat.stats._resampling import bootstrap_test, permutation_interval
 from karat.stats._validation import (
@@ -364,10 +364,7 @@ def paired(
 
 def with_clusters_note(compared: PairedComparison, clusters: int) -> PairedComparison:
     """The comparison of so many clusters that were drawn, with a note on its interval where they are few."""
-    note, found = few_clusters_note(clusters), compared.difference
-    if not note or found.value is None:
-        return compared
-    noted = msgspec.structs.replace(found, metadata={**found.metadata, "note": note})
+    noted = with_clusters_noted(compared.difference, clusters)
     return msgspec.structs.replace(compared, difference=noted)
 
 

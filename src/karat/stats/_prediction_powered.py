@@ -10,7 +10,7 @@ import msgspec
 
 from karat.records import Estimate
 from karat.stats._distributions import critical
-from karat.stats._means import mean_interval
+from karat.stats._means import few_clusters_note, mean_interval, with_clusters_noted
 from karat.stats._resampling import dirichlet_limits
 from karat.stats._validation import (
     StatisticsError,
@@ -217,9 +217,10 @@ def ppi(
         bounds = (0.0, 1.0)
     if probabilities is not None:
         same_length("ppi", labels=labels, probabilities=probabilities)
-        return _weighted(
+        made = _weighted(
             truth, judged, others, clusters, judged_clusters, probabilities, power_tuning, bounds, confidence
         )
+        return made if clusters is None else with_clusters_noted(made, len(set(clusters)))
     alone = mean_interval(truth, clusters, confidence=confidence, bounds=bounds)
     if n < 2 or big < 2:
         metadata = {"reason": "labels alone: two labelled and two other items are needed for a correction"}
@@ -243,6 +244,8 @@ def ppi(
             _centred_sums(gaps, clusters), _centred_sums(others, judged_clusters), tuned
         )
         metadata["clusters"] = len({*clusters, *judged_clusters})
+        if note := few_clusters_note(len(set(clusters))):
+            metadata["note"] = note
         method += ", clustered"
     if bounds is not None:
         metadata["standard_error"] = _together(_error(of_gaps), tuned * _error(of_judged), correlation)

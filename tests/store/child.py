@@ -159,6 +159,22 @@ def open_on_a_full_disk(folder: str) -> list[Any]:
         return [*told, store.backend.append(1, [StoredRow(0, "1", 1, OK, None, b"{}")])]
 
 
+def copy_to_a_small_file_system(source: str, run: str, folder: str, sizes: list[int]) -> list[Any]:
+    """Copies a run to file systems of some kilobytes; what was said, and what was left in each."""
+    told: list[Any] = []
+    with open_store(source) as store:
+        for number, kilobytes in enumerate(sizes):
+            mounted = Path(folder, str(number))
+            mounted.mkdir()
+            assert os.system(f"mount -t tmpfs -o size={kilobytes}k tmpfs '{mounted}'") == 0
+            try:
+                store.copy(run, mounted / "copy.db")
+            except KaratError as error:
+                left = sorted(each.name for each in mounted.iterdir())
+                told.append([type(error).__name__, str(error), left])
+    return told
+
+
 def _add_run(url: str) -> None:
     from karat.store.backend import HeaderRow
 

@@ -157,6 +157,20 @@ def test_a_store_on_a_full_disk_can_be_read(tmp_path: Path, child: Callable[...,
     assert again == [headers, kind, sentence]
 
 
+@pytest.mark.skipif(not _can_mount(), reason="mounting a small file system is not permitted here")
+def test_a_copy_to_a_full_disk_leaves_no_file_that_is_not_a_store(
+    tmp_path: Path, child: Callable[..., Child], says
+) -> None:
+    url = f"sqlite:///{tmp_path}/karat.db"
+    with open_store(url) as store:
+        run = karat.run(str.upper, [{"input": "x"}], store=store)
+    arguments = (url, run.id, str(tmp_path), [4, 16, 40, 80])
+    told = child("copy_to_a_small_file_system", *arguments, before=["unshare", "-m"]).result()
+    assert [(kind, left) for kind, _, left in told] == [("StoreError", [])] * 4
+    for _, sentence, _ in told:
+        says(sentence)
+
+
 def test_opening_a_store_twice_in_a_process_keeps_its_locks(
     tmp_path: Path, child: Callable[..., Child]
 ) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 from zlib import crc32
 
@@ -73,6 +73,9 @@ UPGRADES: dict[int, list[str]] = {
 
 BUSY_SECONDS = 60.0
 """How long a process waits for the commit of another one."""
+
+ONE_PAGE = 4096
+"""A file that has its header and no table yet."""
 
 SMALLEST_BYTES = 512
 """SQLite treats anything shorter as an empty file, and would overwrite it."""
@@ -155,13 +158,14 @@ class SqliteBackend(SqlBackend):
 
     def _open(self, synchronous: str) -> None:
         with _opening:
-            if self.path is not None:
-                _create_private(self.path)
+            made = self.path is not None and _create_private(self.path)
             self._connection = _connect(":memory:" if self.path is None else self.path)
         try:
             self._prepare(synchronous)
         except BaseException:
             self._connection.close()
+            if made:
+                _remove_unprepared(cast("Path", self.path))
             raise
 
     def _open_to_read(self, path: Path) -> None:
@@ -433,17 +437,25 @@ _opening = threading.Lock()
 """Held while a file is created: see `_create_private`."""
 
 
-def _create_private(path: Path) -> None:
-    """Create a new store's file for its owner alone; SQLite gives its log the same mode.
+def _create_private(path: Path) -> bool:
+    """Create a new store's file for its owner alone, and return whether it is new; SQLite gives its log the same mode.
 
     Under a lock: closing this descriptor drops the locks that another thread has on the file (see `_refuse_foreign`).
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        return
     except OSError:
-        return  # SQLite meets the same problem, and reports it
+        return False  # it exists, or SQLite meets the same problem and reports it
+    return True
+
+
+def _remove_unprepared(path: Path) -> None:
+    """Remove a new file without tables, which nothing could read; with a log, another process is making them."""
+    log = Path(f"{path}-wal")
+    with contextlib.suppress(OSError):
+        if path.stat().st_size <= ONE_PAGE and not (log.exists() and log.stat().st_size):
+            for each in (log, Path(f"{path}-shm"), path):
+                each.unlink(missing_ok=True)
 
 
 def _identity_of(path: Path) -> tuple[int, int] | None:
@@ -587,7 +599,8 @@ def _refusal(path: Path | None, error: Exception) -> KaratError:
         return StoreRefused(f"{path} is damaged or truncated ({error}): restore it from a copy")
     if code in _NOT_WRITABLE:
         return _not_writable(path)
-    return StoreError(f"{path} cannot be opened as a store: {error}")
+    fix = ": free some space, or choose another path" if code in _NO_SPACE else ""
+    return StoreError(f"{path} cannot be opened as a store: {error}{fix}")
 
 
 def _not_writable(path: Path | None) -> StoreRefused:

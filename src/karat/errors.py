@@ -254,11 +254,15 @@ def unknown_key(name: str, known: Collection[str]) -> str:
 
 
 def where_raised(error: BaseException) -> str:
-    """The innermost frames of an error outside karat, the user's own first: file name, line, function."""
+    """The innermost frames of an error outside karat, the user's own first: file name, line, function.
+
+    Frames of the modules that start threads and run coroutines are left out: they are the same for every error.
+    """
     import traceback
 
-    karat, libraries = _installed()
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(karat)]
+    karat, libraries, machinery = _installed()
+    left_out = (karat, *machinery)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(left_out)]
     frames.reverse()
     own = [f for f in frames if not f.filename.startswith(libraries) and "site-packages" not in f.filename]
     shown = own[:2] + [frame for frame in frames if frame not in own[:2]][: 3 - len(own[:2])]
@@ -266,13 +270,19 @@ def where_raised(error: BaseException) -> str:
 
 
 @functools.cache
-def _installed() -> tuple[str, tuple[str, ...]]:
-    """The folder of karat, and those of Python's library and of packages."""
+def _installed() -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The folder of karat, those of Python's library and of packages, and what in the library calls other code."""
     import sysconfig
 
     schemes = ("stdlib", "platstdlib", "purelib", "platlib")
     karat = os.path.dirname(os.path.realpath(__file__))
-    return karat, ("<frozen", *{sysconfig.get_path(name) for name in schemes})
+    library = sysconfig.get_path("stdlib")
+    machinery = (os.path.join("asyncio", ""), os.path.join("concurrent", "futures", ""), "threading.py")
+    return (
+        karat,
+        ("<frozen", *{sysconfig.get_path(name) for name in schemes}),
+        tuple(os.path.join(library, each) for each in machinery),
+    )
 
 
 def message_of(error: BaseException) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
+import karat
 from karat.errors import Stopped
 from karat.execution import engines as local
+from karat.records import Failed
 
 
 class Doubling:
@@ -127,3 +130,25 @@ def test_finished_items_of_a_chunk_are_delivered_when_the_stage_is_cancelled(mon
     asyncio.run(interrupted())
     release.set()
     assert sorted(kept) == list(range(15))
+
+
+def parse(number: str) -> int:
+    return int(number)
+
+
+async def parse_in_a_thread(number: str) -> int:
+    return await asyncio.to_thread(parse, number)
+
+
+async def parse_in_a_pool(number: str) -> int:
+    return await asyncio.get_running_loop().run_in_executor(None, int, number)
+
+
+@pytest.mark.parametrize("task", [parse, parse_in_a_thread, parse_in_a_pool])
+def test_the_frames_of_a_failure_are_those_of_the_task(task: Callable[..., object]) -> None:
+    """Not of the modules of Python that start threads, which are the same for every failure."""
+    (output,) = karat.run(task, [{"input": "three"}], store="memory://").outputs()
+    assert isinstance(output.outcome, Failed)
+    frames = output.outcome.error.where.split(" < ")
+    assert [frame.partition(":")[0] for frame in frames] == ["test_engines.py"] * len(frames)
+    assert frames[-1].endswith(f" {task.__name__}")

@@ -95,6 +95,10 @@ class StoreError(Stopped):
     """The store cannot be read or written."""
 
 
+class DiskFull(Stopped):
+    """An output cannot be written because its file system, or a quota of it, is full; the store is untouched."""
+
+
 class CacheError(Stopped):
     """The cache of replies cannot be used, so no answer could be kept."""
 

@@ -37,7 +37,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Write all files or none."""
-    from karat.datasets.writers import whole_file
+    from karat.datasets.writers import unwritable, whole_file
 
     refuse_nul(given.folder)
     folder = Path(given.folder)
@@ -53,7 +53,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             with whole_file(folder / name) as file:
                 file.write(text.encode())
     except OSError as error:
-        raise RequestError(f"{folder} cannot be written: {error.strerror}") from error
+        raise unwritable(folder, error) from error
     written = [str(folder / name) for name in contents]
     command = f"karat run {folder if given.graph else folder / 'experiment.yaml'}"
     text = "\n".join([*(f"wrote {path}" for path in written), "", f"now: {command}"])

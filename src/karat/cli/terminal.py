@@ -73,17 +73,17 @@ class Terminal:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Continue without output where the reader of stdout has gone; raise RequestError where the disk is full."""
+        """Continue without output where the reader of stdout has gone; raise DiskFull where it cannot be written."""
         try:
             yield
         except BrokenPipeError:
             self.reader_gone()
         except OSError as error:
-            from karat.errors import RequestError
+            from karat.errors import DiskFull
 
             self.reader_gone()
             self.as_json = False  # there is no place for a document any more
-            raise RequestError(
+            raise DiskFull(
                 f"cannot write to stdout: {error.strerror}; what was computed is stored"
             ) from error
 

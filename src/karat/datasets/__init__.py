@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from karat.datasets.writers import check_writable as check_writable
     from karat.datasets.writers import record_file as record_file
     from karat.datasets.writers import record_writer as record_writer
+    from karat.datasets.writers import unwritable as unwritable
     from karat.datasets.writers import whole_file as whole_file
     from karat.process import fewer_collections as fewer_collections
 else:
@@ -37,7 +38,7 @@ else:
             "readers.hub": "resolved_revision",
             "readers.rows": "BadRow MAX_ROW RowSource bounded_lines",
             "sources": "JOINER file_rows kind_of_source rows_dataset source_file source_problems source_rows",
-            "writers": "RecordWriter check_writable record_file record_writer whole_file",
+            "writers": "RecordWriter check_writable record_file record_writer unwritable whole_file",
             "karat.process": "fewer_collections",
         },
     )

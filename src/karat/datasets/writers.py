@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from karat.errors import MissingDependency, RequestError
+from karat.errors import DiskFull, KaratError, MissingDependency, RequestError
 from karat.serialization import encode, encode_record
 
 FORMATS = ("json", "jsonl", "csv", "parquet")
@@ -209,10 +209,10 @@ def check_writable(path: Path) -> None:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
         os.close(descriptor)
         os.unlink(temporary)
-    except (OSError, ValueError) as error:
-        raise RequestError(
-            f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
-        ) from error
+    except OSError as error:
+        raise unwritable(path, error) from error
+    except ValueError as error:
+        raise RequestError(f"{path} cannot be written: {error}") from error
 
 
 @contextmanager
@@ -364,8 +364,16 @@ class _Parquet:
         self._writer.close()
 
 
-def unwritable(path: str | Path, error: OSError) -> RequestError:
-    """The error to raise in place of one that the system raised."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What ends a write half-way; the rest is known before it begins."""
+
+
+def unwritable(path: str | Path, error: OSError) -> KaratError:
+    """The error to raise in place of one that the system raised: the request is wrong, unless the disk is full."""
+    if error.errno in _FULL:
+        return DiskFull(
+            f"{path} cannot be written: {error.strerror}: free some space, or choose another file"
+        )
     folder = Path(path).parent
     there = "\0" in str(path) or folder.is_dir()
     reason = error.strerror if there else f"there is no folder {folder}"

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from karat.datasets import whole_file
+from karat.datasets import unwritable, whole_file
 from karat.errors import DataError, RequestError, option, plural
 from karat.memory._system import question_unit, session_unit, summary_of_unit, units_of
 from karat.records import Example
@@ -57,9 +57,7 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RequestError(
-            f"{error.filename or folder} cannot be written: {error.strerror or error}"
-        ) from error
+        raise unwritable(error.filename or folder, error) from error
 
 
 def write_document(path: Path, document: object) -> None:

@@ -49,3 +49,37 @@ def test_the_longest_integers_are_read(tmp_path: Path) -> None:
     read = read_document(path).value
     assert (read["a"], read["b"]) == (10**4299 - 1, 16**3571 - 1)
     assert str(read["b"])
+
+
+MANY = "".join(f"k{n}: &a{n} 1\n" for n in range(30_000))
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 50))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\nb: !!timestamp nope\n",
+        "a: 1\nb: !!timestamp 2001-01-01\n",
+        "a: 1\nb: !!bool abc\n",
+        "a: 1\nb: !!binary aGVsbG8=\n",
+        "a: 1\nb: !!set {c, d}\n",
+        "a: 1\nb: !!python/object/apply:os.system ['true']\n",
+        "a: 1\n~: 2\n",
+        'a: 1\nb: "\\Uffffffff"\n',
+        MANY,
+        BOMB,
+    ],
+    ids=lambda text: text[5:].partition("\n")[0][:30] if text not in (MANY, BOMB) else text[:2],
+)
+def test_tags_and_keys_that_mean_nothing_in_a_configuration(tmp_path: Path, text: str, says) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_document(path)
+    says(caught.value.problems[0])
+
+
+def test_tags_of_json_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text("a: !!str 1\nb: !!float 2\nc: !!bool true\nd: !!null ''\ne: !!int 3\nf: !!seq []\n")
+    assert read_document(path).value == {"a": "1", "b": 2.0, "c": True, "d": None, "e": 3, "f": []}

@@ -15,15 +15,18 @@ from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 from yaml.reader import ReaderError
 
-from karat.errors import ConfigError, near_file
+from karat.errors import ConfigError, clip, near_file
 
-LONGEST = 10_000_000
-MOST_VALUES = 100_000
+LONGEST = 1_000_000
+MOST_VALUES = 25_000
+"""Bytes of a file, and keys and values with aliases followed: PyYAML reads so much in less than two seconds."""
 DEEPEST = 60
 
 Place = tuple[str | int, ...]
 """The path of a value: keys and indices from the top."""
 
+
+TOO_MANY = f"more than {MOST_VALUES:,} values: move the data to a separate file"
 
 LONGEST_INTEGER = 14_284
 """Bits of the largest integers that all have at most 4,300 digits."""
@@ -31,13 +34,18 @@ LONGEST_INTEGER = 14_284
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's form
+    yaml_constructors: dict[str | None, Any] = {}  # noqa: RUF012 - PyYAML's form
     _depth = 0
+    _count = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a value; PyYAML calls itself for each level, and takes time in the square of their number."""
         if self._depth > DEEPEST:
             raise ComposerError(None, None, "nested too deeply", self.peek_event().start_mark)  # type: ignore[no-untyped-call]  # PyYAML
+        if self._count > MOST_VALUES:
+            raise ComposerError(None, None, TOO_MANY, self.peek_event().start_mark)  # type: ignore[no-untyped-call]  # PyYAML
         self._depth += 1
+        self._count += 1
         try:
             return super().compose_node(parent, index)
         finally:
@@ -54,8 +62,26 @@ class _Loader(yaml.SafeLoader):
             error = refused
         raise ConstructorError(None, None, "the number is too long: quote it", node.start_mark) from error
 
+    def construct_bool(self, node: yaml.ScalarNode) -> bool:
+        """Construct true or false; a tag may stand before any other text."""
+        if node.value.lower() in ("true", "false"):
+            return bool(node.value.lower() == "true")
+        raise ConstructorError(None, None, "neither true nor false", node.start_mark)
 
+    def refuse_tag(self, node: yaml.Node) -> None:
+        """Refuse the tags beyond those of JSON: YAML 1.2 has no dates, sets or bytes, and PyYAML reads them loosely."""
+        tag = str(node.tag).replace("tag:yaml.org,2002:", "!!")
+        raise ConstructorError(
+            None, None, f"the tag {clip(tag, 60)} is not known: leave it out", node.start_mark
+        )
+
+
+for _name in ("null", "float", "str", "seq", "map"):
+    _tag = f"tag:yaml.org,2002:{_name}"
+    _Loader.add_constructor(_tag, yaml.SafeLoader.yaml_constructors[_tag])
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _Loader.construct_bool)
+_Loader.add_constructor(None, _Loader.refuse_tag)
 
 for _tag, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -125,7 +151,7 @@ def read_document(path: Path) -> Document:
         return Document(path, loader.construct_document(node), lines)
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_message(error)], str(path)) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ConfigError([f"cannot be read as YAML: {reason}"], str(path)) from error
     finally:
@@ -160,7 +186,8 @@ def _look(root: yaml.Node, path: Path) -> tuple[dict[Place, int], list[str]]:
     while waiting:
         place, node, line = waiting.pop()
         if len(place) > DEEPEST or len(lines) > MOST_VALUES:
-            raise ConfigError([f"line {line}: nested too deeply, or too many values"], str(path))
+            problem = "nested too deeply" if len(place) > DEEPEST else TOO_MANY
+            raise ConfigError([f"line {line}: {problem}"], str(path))
         lines[place] = line
         if isinstance(node, yaml.SequenceNode):
             waiting += [((*place, i), item, item.start_mark.line + 1) for i, item in enumerate(node.value)]
@@ -176,6 +203,9 @@ def _members(place: Place, node: yaml.MappingNode, problems: list[str]) -> list[
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
             problems.append(f"line {line}: a key must be a scalar")
+            continue
+        if key.tag == "tag:yaml.org,2002:null":
+            problems.append(f"line {line}: an empty key: write a name before the colon")
             continue
         if key.value in first and key.value != "<<":
             problems.append(f"line {line}: duplicate key {key.value!r}, first on line {first[key.value]}")

@@ -197,7 +197,22 @@ e: {model: m, headers: {Authorization: Bearer sk-very-secret-value}}
 
 
 @pytest.mark.parametrize(
-    "text", ["- a\n- b\n", "a: [", "a: !!python/object/apply:os.getcwd []\n", "a: openai/x\n"]
+    "text",
+    [
+        "- a\n- b\n",
+        "a: [",
+        "a: !!python/object/apply:os.getcwd []\n",
+        "a: openai/x\n",
+        "a: " + "[" * 5000,
+        f"a: {'9' * 5000}\n",
+        "a: !!timestamp nope\n",
+        "a: !!bool nope\n",
+        'a: "\\Uffffffff"\n',
+        "a: {model: m}\na: {model: n}\n",
+        "a0: &a0 {k: v}\n"
+        + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 10)),
+    ],
+    ids=lambda text: text[:20].strip(),
 )
 def test_a_file_that_is_not_a_models_yaml(define, text):
     define(text)

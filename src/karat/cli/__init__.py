@@ -61,7 +61,7 @@ def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
 
 def _exit_code(given: list[str], ends_process: bool = False) -> int:
     from karat.cli.terminal import Terminal
-    from karat.errors import Aborted, KaratError, RequestError, Stopped, for_command_line
+    from karat.errors import Aborted, KaratError, RequestError, Stopped, clip, for_command_line
 
     terminal = Terminal(as_json="--json" in given, quiet="--quiet" in given)
     try:
@@ -79,7 +79,7 @@ def _exit_code(given: list[str], ends_process: bool = False) -> int:
         if _was_interrupted(error):
             return _interrupted(given, terminal, ends_process)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            terminal.fail(RequestError(f"the name of a file is too long: {error.filename}"))
+            terminal.fail(RequestError(f"the name of a file is too long: {clip(str(error.filename), 60)}"))
             return RequestError.exit_code
         if os.environ.get("KARAT_TRACEBACK"):
             import traceback

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from karat.documents import read_document
 from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.models._endpoints import SygraEntry
 from karat.models._messages import check_parameters, is_secret
@@ -115,10 +115,7 @@ class ModelEntry(_Part):
 
 def read_models_file(path: Path) -> dict[str, ModelEntry | SygraEntry]:
     """Read the named models of a file and report all mistakes together. SyGra's entries are checked when used."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError([f"cannot be read: {_unreadable(error)}"], str(path)) from None
+    document = read_document(path).value
     if isinstance(document, dict) and set(document) == {"models"}:
         document = document["models"]
     if not isinstance(document, dict):
@@ -140,14 +137,6 @@ def read_models_file(path: Path) -> dict[str, ModelEntry | SygraEntry]:
     if problems:
         raise ConfigError(problems, str(path))
     return found
-
-
-def _unreadable(error: Exception) -> str:
-    """What is wrong and where, without the line itself: there may be a key in it."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return " ".join(str(error).split()) if isinstance(error, OSError) else type(error).__name__
-    return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', None) or 'not YAML'}"
 
 
 def _problem(name: str, error: Any) -> str:

@@ -212,15 +212,13 @@ def bundled() -> PriceTable:
 @lru_cache(maxsize=8)
 def _read(path: Path, _modified: int) -> PriceTable:
     try:
-        content = path.read_bytes()
         if path.suffix in (".yaml", ".yml"):
-            import yaml
+            from karat.documents import read_document
 
-            document = yaml.safe_load(content)
-            if isinstance(document, dict) and "date" in document:
-                document["date"] = str(document["date"])  # YAML reads a day as a date
-            return msgspec.convert(document, prepared(PriceTable))
-        return msgspec.json.decode(content, type=prepared(PriceTable))
+            return msgspec.convert(read_document(path).value, prepared(PriceTable))
+        return msgspec.json.decode(path.read_bytes(), type=prepared(PriceTable))
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError([f"KARAT_PRICES cannot be read: {error}"], str(path)) from None
 

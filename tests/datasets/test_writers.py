@@ -187,8 +187,12 @@ def test_a_folder_is_refused(tmp_path):
         check_writable(tmp_path)
 
 
-@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff20"])
-@pytest.mark.parametrize("before", ["", "\0", "\x0b", "\x9f", "\ufeff", "\u200b", "'", "''"])
+@pytest.mark.parametrize(
+    "sign", ["=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u2212"]
+)
+@pytest.mark.parametrize(
+    "before", ["", *"\0\x0b\x9f\ufeff\u200b\xa0\xad\u2003\u202f\u3000\u202e\u2066\u2028\ufe0f", "'", "''"]
+)
 def test_formulas_are_text_and_can_be_read_back(before, sign):
     cell = guarded(f"{before}{sign}1+1")
     assert cell == f"'{before}{sign}1+1"

@@ -22,11 +22,18 @@ ANY, TEXT, NUMBER, WHOLE = "any", "text", "number", "whole"
 """Kinds of a column. What may be anything is JSON text in CSV and Parquet, except that CSV keeps a plain text."""
 
 BATCH = 1000
-_FORMULA = re.compile(
-    r"'*[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2060\ufeff]*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+_UNSEEN = (
+    r"\x00-\x1f\x7f-\x9f\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
+    r"\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
 )
-"""How a cell begins that a spreadsheet would execute: with a sign, in some locales full-width, behind characters that
-are not shown. An apostrophe makes it text; a cell that has one already gets another, so that each can be read back."""
+"""Controls, spaces other than U+0020, and characters that nothing shows."""
+_SIGNS = r"=+\-@\t\r\n\u2212\ufe62\ufe63\ufe66\ufe6b\uff0b\uff0d\uff1d\uff20"
+"""`=`, `+`, `-` and `@`, also full-width and small, which East Asian input methods and locales treat alike; the minus
+sign; and what begins another cell or line."""
+_FORMULA = re.compile(rf"'*[{_UNSEEN}]*[{_SIGNS}]")
+"""How a cell begins that a spreadsheet would execute, or would once an import has trimmed or normalised it. A leading
+U+0020 makes it text in every spreadsheet, and lists are indented with it. An apostrophe makes a cell text; one that has
+an apostrophe already gets another, so that each can be read back."""
 
 
 class RecordWriter(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -130,3 +130,21 @@ def test_no_header_breaks_anything(text):
         wait = requested_wait(headers, NOW)
         assert wait is None or wait >= 0
         assert reset_wait(headers, NOW) is None or reset_wait(headers, NOW) >= 0
+
+
+@pytest.mark.parametrize("hours", [-30, -3, 0, 3, 30])
+@pytest.mark.parametrize("date", ["Thu, 19 Nov 2026 06:00:{:02} GMT", "Thu, 19 Nov 2026 01:00:{:02} -0500"])
+def test_a_date_to_wait_for_counts_from_that_of_the_reply(hours: int, date: str, monkeypatch) -> None:
+    """The clock of this machine may be hours off, or set during a run."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None) -> datetime:
+            return datetime(2026, 11, 19, 6, tzinfo=UTC) + timedelta(hours=hours)
+
+    monkeypatch.setattr("karat.models._limits.datetime", Clock)
+    assert requested_wait({"retry-after": date.format(20), "date": date.format(13)}) == 7
+    limit = {"anthropic-ratelimit-requests-remaining": "0", "date": date.format(13)}
+    assert reset_wait({**limit, "anthropic-ratelimit-requests-reset": "2026-11-19T06:00:20Z"}) == 7
+    assert requested_wait({"retry-after": date.format(13), "date": date.format(20)}) == 0
+    assert requested_wait({"retry-after": "7", "date": "yesterday"}) == 7

@@ -244,7 +244,11 @@ async def with_retries(
 
 
 def requested_wait(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """The seconds a provider wants waited: Retry-After, or the reset of a limit of which nothing remains."""
+    """The seconds a provider wants waited: Retry-After, or the reset of a limit of which nothing remains.
+
+    A date counts from that of the reply, by the provider's own clock: the one of this machine may be hours off.
+    """
+    now = now or _moment(headers.get("date", ""))
     milliseconds = headers.get("retry-after-ms")
     if milliseconds is not None and _number(milliseconds) is not None:
         return max(0.0, (_number(milliseconds) or 0.0) / 1000)
@@ -257,7 +261,8 @@ def requested_wait(headers: Mapping[str, str], now: datetime | None = None) -> f
 
 
 def reset_wait(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Seconds until a limit resets of which the headers say that nothing remains."""
+    """Seconds until a limit resets of which the headers say that nothing remains; dates as in `requested_wait`."""
+    now = now or _moment(headers.get("date", ""))
     waits = [
         seconds
         for remaining, reset in _RESETS
@@ -290,12 +295,16 @@ def _seconds(text: str, now: datetime | None) -> float | None:
     if text and duration:
         days, hours, minutes, seconds, milliseconds = (float(part or 0) for part in duration.groups())
         return days * 86400 + hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
+    moment = _moment(text)
+    return None if moment is None else max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+
+
+def _moment(text: str) -> datetime | None:
+    """The time that an HTTP date or an ISO time means; None for anything else."""
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         try:
-            moment = read(text)
-            if moment.tzinfo is None:
-                moment = moment.replace(tzinfo=UTC)
-            return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+            moment = read(text.strip()[:64])
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
         except _NO_DATE:
             continue
     return None

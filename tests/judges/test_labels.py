@@ -402,7 +402,9 @@ def test_the_commands(store, serve, folder, capsys):
     assert "kappa" in capsys.readouterr().out
     claimed = grounded(store, server)
     assert main(["judge", "correct", claimed.id, "q1", "--claim", "2=false", "--store", url]) == 0
-    assert "0.667 → 0.333" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "0.667 → 0.333" in printed
+    assert "karat judge alignment eval-" in printed
     judges = ["--judge", server.spec("judge"), "--judge", server.spec("other")]
     assert main(["judge", "compare", evaluation.id, *judges, "--store", url, "--quiet"]) == 0
     assert re.search(r"flips +0$", capsys.readouterr().out, re.MULTILINE)

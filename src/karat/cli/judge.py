@@ -201,8 +201,10 @@ def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.store import open_existing
 
     with open_existing(given.store) as store:
+        evaluation = _asked(store, given.evaluation, terminal)
+        compared = store.command("judge", "alignment", evaluation.id)
         made = correct(
-            _asked(store, given.evaluation, terminal),
+            evaluation,
             given.example,
             evaluator=given.evaluator,
             claims=dict(_numbered("--claim", text) for text in given.claim),
@@ -230,7 +232,12 @@ def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
     fields.append(("score", [f"{_number(last.score_before)} → {_number(last.score)}"]))
     terminal.show(
         {"corrections": [msgspec.to_builtins(each) for each in made]},
-        [Details(f"example {given.example}", fields), Paragraph(f"stored in {last.evaluation}")],
+        [
+            Details(f"example {given.example}", fields),
+            Paragraph(
+                f"Stored beside the judge's score, in {last.evaluation}. Judge and people compared: {compared}"
+            ),
+        ],
     )
     return 0
 

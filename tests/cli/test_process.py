@@ -332,3 +332,21 @@ def test_further_signals_do_not_change_the_exit_code(slow: Path, name: str):
         process.send_signal(getattr(signal, name))
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
+
+
+ENDING = """
+import atexit, os, runpy, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    atexit.register(os.kill, os.getpid(), number)
+sys.argv = ["karat", "ls"]
+runpy.run_module("karat", run_name="__main__")
+"""
+
+
+def test_a_signal_after_the_work_does_not_change_how_it_ended(project, karat):
+    karat("run", "experiment.yaml")
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "run-" in done.stdout

@@ -46,6 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = INTERRUPTED
         if code == INTERRUPTED:
             _end_process(code)
+        import atexit
+
+        # What is left takes no decision, and Python restores the default action of signals before its end.
+        atexit.register(_ignore_signals)
     except KeyboardInterrupt:
         _end_process(INTERRUPTED)
     return code

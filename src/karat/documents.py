@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from yaml.composer import ComposerError
@@ -34,7 +34,7 @@ LONGEST_INTEGER = 14_284
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's form
-    yaml_constructors: dict[str | None, Any] = {}  # noqa: RUF012 - PyYAML's form
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {}
     _depth = 0
     _count = 0
 

@@ -139,7 +139,7 @@ def test_a_date_to_wait_for_counts_from_that_of_the_reply(hours: int, date: str,
 
     class Clock(datetime):
         @classmethod
-        def now(cls, tz=None) -> datetime:
+        def now(cls, tz=None):
             return datetime(2026, 11, 19, 6, tzinfo=UTC) + timedelta(hours=hours)
 
     monkeypatch.setattr("karat.models._limits.datetime", Clock)

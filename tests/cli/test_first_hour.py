@@ -651,7 +651,7 @@ def test_a_full_device_is_not_reported_as_a_bug(project):
             done = subprocess.run(
                 [*run, *more], stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=project
             )
-        assert done.returncode == 2
+        assert done.returncode == 3
         assert "stdout" in done.stderr
         assert "bug" not in done.stderr
 

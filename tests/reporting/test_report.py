@@ -291,9 +291,11 @@ def test_an_aggregation_prints_its_design_effect_its_tables_and_one_confidence(s
 
 
 def test_a_failure_that_all_runs_share_is_reported_once(store):
+    def broken(results: list[karat.Result]) -> float:
+        raise ValueError("no number")
+
     evaluation = karat.evaluate([run_at(store, 0.6), run_at(store, 0.9)], [right], store=store)
-    by_topic = {"name": "accuracy", "params": {"by": "topics"}}
-    aggregation = karat.aggregate(evaluation, [by_topic], store=store)
+    aggregation = karat.aggregate(evaluation, [broken], store=store)
     assert len(aggregation.header.failures) == 2
     assert aggregation.report().count("failed: ") == 1
 

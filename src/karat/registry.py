@@ -366,7 +366,7 @@ PRIVATE = "karat_task_"
 _private = re.compile(rf"^{PRIVATE}\d+\.")
 
 
-def qualified_name(part: Any) -> str:
+def qualified_name(part: object) -> str:
     """Module and name of a part or of its type; without the private package that the modules of a graph task are in."""
     target = part if hasattr(part, "__qualname__") else type(part)
     module = getattr(target, "__module__", "")

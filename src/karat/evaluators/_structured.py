@@ -13,7 +13,7 @@ from karat import json_schema
 from karat.errors import CannotJudge, NotApplicable, RequestError, clip
 from karat.evaluators._base import Evaluator, ParameterCheck, register_evaluator
 from karat.evaluators._values import NotJSON, UnreadableJSON, looks_fenced, parse_json, plain, value_at
-from karat.records import Result
+from karat.records import Result, Value
 from karat.serialization import storable
 
 MAX_PROBLEMS = 1_000
@@ -402,7 +402,7 @@ class FromOutput(Evaluator):
         return correct, given.get("golden"), given.get("predicted"), dict(metadata)
 
     @staticmethod
-    def verdict(value: Any) -> Any:
+    def verdict(value: Value) -> Value:
         """A NumPy boolean (from `numpy.isclose`) as a Python bool; any other value unchanged."""
         if type(value).__module__ != "numpy" or getattr(value, "ndim", None) != 0:
             return value

@@ -113,7 +113,7 @@ class _Foreign(BaseAggregatorMetric):
         return self.wraps.calculate(results)
 
 
-def folding(metric: Any) -> BaseAggregatorMetric:
+def folding(metric: object) -> BaseAggregatorMetric:
     """A metric with the steps of a fold, whatever its class."""
     return metric if isinstance(metric, BaseAggregatorMetric) else _Foreign(metric)
 

@@ -197,8 +197,8 @@ class MetricRegistry:
     registered: ClassVar[Registry[Callable[..., Any]]]
 
     @classmethod
-    def register(cls, name: str, metric_class: Any, aliases: Iterable[str] = ()) -> None:
-        """Registers a class under a name; a name that another class has is refused."""
+    def register(cls, name: str, metric_class: type, aliases: Iterable[str] = ()) -> None:
+        """Register a class under a name; a name that another class has is refused."""
         if not isinstance(name, str) or not name:
             raise RequestError(f"{cls.article} {cls.kind} needs a name, not {name!r}")
         if lacking := cls._lacking(metric_class):

@@ -373,7 +373,7 @@ class FromOutput(Evaluator):
             correct, golden, predicted, metadata = self.read(given)
         except ValueError as error:
             raise CannotJudge(f"{self.field}: {error}") from None
-        if not isinstance(given, Mapping):
+        if type(given) is not dict and not isinstance(given, Mapping):
             return Result(
                 self.key, float(correct), correct, f"the task wrote {given} into {self.field}", more
             )
@@ -393,11 +393,13 @@ class FromOutput(Evaluator):
             if isinstance(bare := FromOutput.verdict(given), bool):
                 return bare, None, None, {}
             raise ValueError(f"a unit metric result is an object, true or false, not {clip(given)}")
-        correct = FromOutput.verdict(given.get("correct"))
-        if not isinstance(correct, bool):
+        correct = given.get("correct")
+        if type(correct) is not bool and not isinstance(correct := FromOutput.verdict(correct), bool):
             raise ValueError(f"a unit metric result needs correct: true or false, not {clip(correct)}")
         metadata = given.get("metadata") or {}
-        if not isinstance(metadata, Mapping):
+        if type(metadata) is not dict and not isinstance(
+            metadata, Mapping
+        ):  # the exact type is quick to check
             raise ValueError(f"the metadata of a unit metric result is an object, not {clip(metadata)}")
         return correct, given.get("golden"), given.get("predicted"), dict(metadata)
 

@@ -11,8 +11,10 @@ import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from pathlib import Path  # takes a tenth of `karat --help`
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -341,3 +341,19 @@ def test_golden_sentences_belong_to_tests() -> None:
         for key in {owner_of(each) for each in json.loads(golden.read_text(encoding="utf-8"))}:
             file, *_, test = key.split("::")
             assert f"def {test}(" in (golden.parent / file).read_text(encoding="utf-8"), f"{golden}: {key}"
+
+
+def test_every_test_is_collected() -> None:
+    """pytest never runs a test function that is defined inside of another function."""
+    hidden = []
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                inside = [each for part in node.body for each in ast.walk(part)]
+                hidden += [
+                    f"{path.relative_to(TESTS)}:{each.lineno}: {each.name}"
+                    for each in inside
+                    if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+                    and each.name.startswith("test_")
+                ]
+    assert not hidden

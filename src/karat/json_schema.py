@@ -39,6 +39,7 @@ Schema: TypeAlias = bool | Mapping[str, Any]
 class Draft(Protocol):
     """What a rule uses of a validator of `jsonschema`."""
 
+    VALIDATORS: Mapping[str, Rule]
     _resolver: Any
 
     def is_type(self, instance: JSON, type: str) -> bool: ...
@@ -66,7 +67,9 @@ class Validator:
         from jsonschema.validators import extend
 
         self._more = max(0.0, pattern_seconds - PATTERN_SECONDS)
-        limited = {name: _limited(rule) for name, rule in (base.VALIDATORS | rules).items()}
+        # A keyword that a draft does not define is an annotation there.
+        known = base.VALIDATORS | {name: rule for name, rule in rules.items() if name in base.VALIDATORS}
+        limited = {name: _limited(rule) for name, rule in known.items()}
         self._validator = extend(base, limited)(schema, **options)  # type: ignore[no-untyped-call]  # its stub
 
     def iter_errors(self, value: object) -> Iterator[ValidationError]:
@@ -364,7 +367,8 @@ class _Evaluated:
         items = schema.get("items")
         if items is not None and (not isinstance(items, list) or "additionalItems" in schema):
             return set(range(len(self._instance)))
-        found = set(range(len(items or schema.get("prefixItems", ()))))
+        prefix = schema.get("prefixItems", ()) if "prefixItems" in validator.VALIDATORS else ()
+        found = set(range(len(items or prefix)))
         for name in ("contains", "unevaluatedItems"):
             found |= self._accepted(validator, schema.get(name), enumerate(self._instance))
         return found

@@ -16,6 +16,8 @@ from karat.evaluators._values import NotJSON, UnreadableJSON, parse_json
 
 FENCED = 'Here it is:\n```json\n{"a": 1}\n```\nThat is all.'
 DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+DRAFT_3 = "http://json-schema.org/draft-03/schema#"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
@@ -279,63 +281,70 @@ def test_a_reference_that_leads_out_of_the_schema_is_named(refuses):
 def test_mistakes_are_described(text, says):
     says(JSONValid().evaluate(outputs=text).comment)
 
-    @pytest.mark.parametrize(
-        ("schema", "value", "score"),
-        [
-            ({"prefixItems": [{}], "unevaluatedItems": False}, [1], 1),
-            ({"prefixItems": [{}], "unevaluatedItems": False}, [1, 2], 0),
-            ({"prefixItems": [{}], "unevaluatedItems": {"type": "string"}}, [1, "a"], 1),
-            ({"contains": {"type": "string"}, "unevaluatedItems": False}, ["a", 1], 0),
-            ({"allOf": [{"prefixItems": [{}, {}]}], "unevaluatedItems": False}, [1, 2], 1),
-            ({"$ref": "#/$defs/a", "$defs": {"a": {"items": {}}}, "unevaluatedItems": False}, [1, 2], 1),
-            ({"if": {"maxItems": 1}, "then": {"items": {}}, "unevaluatedItems": False}, [1], 1),
-            ({"if": {"maxItems": 1}, "else": {"prefixItems": [{}]}, "unevaluatedItems": False}, [1, 2], 0),
-            ({"items": [{}], "unevaluatedItems": False, "$schema": DRAFT_2019}, [1, 2], 0),
-            (
-                {"items": [{}], "additionalItems": {}, "unevaluatedItems": False, "$schema": DRAFT_2019},
-                [1, 2],
-                1,
-            ),
-            ({"items": True, "unevaluatedItems": False, "$schema": DRAFT_2019}, [1, 2], 1),
-            ({"properties": {"a": {}}, "unevaluatedProperties": False}, {"a": 1}, 1),
-            ({"properties": {"a": {}}, "unevaluatedProperties": False}, {"b": 1}, 0),
-            ({"properties": {"a": {}}, "unevaluatedProperties": {"type": "integer"}}, {"b": 1}, 1),
-            ({"anyOf": [{"properties": {"a": {"const": 1}}}], "unevaluatedProperties": False}, {"a": 1}, 1),
-            ({"not": {"properties": {"a": {}}}, "unevaluatedProperties": False}, {}, 0),
-            (
-                {"dependentSchemas": {"a": {"properties": {"b": {}}}}, "unevaluatedProperties": False},
-                {"b": 1},
-                0,
-            ),
-            ({"unevaluatedProperties": False, "patternProperties": {r"^\p{L}+$": {}}}, {"é": 1}, 1),
-            ({"unevaluatedProperties": False, "patternProperties": {r"^\p{L}+$": {}}}, {"1": 1}, 0),
-        ],
-        ids=str,
-    )
-    def test_fields_outside_the_schema(self, schema, value, score):
-        """As the JSON Schema test suite has it; patterns are those of `regex`, which end in time."""
-        assert JSONSchemaMatch(schema).evaluate(outputs=value).score == score
 
-    def test_names_that_are_matched_by_slow_patterns_have_a_time_limit(self):
-        schema = {"unevaluatedProperties": False, "patternProperties": {"^(a|aa)+$": {}}}
-        with pytest.raises(CannotJudge):
-            JSONSchemaMatch(schema, timeout=0.001).evaluate(outputs={"a" * 28 + "!": 1})
+@pytest.mark.parametrize(
+    ("schema", "value", "score"),
+    [
+        ({"prefixItems": [{}], "unevaluatedItems": False}, [1], 1),
+        ({"prefixItems": [{}], "unevaluatedItems": False}, [1, 2], 0),
+        ({"prefixItems": [{}], "unevaluatedItems": {"type": "string"}}, [1, "a"], 1),
+        ({"contains": {"type": "string"}, "unevaluatedItems": False}, ["a", 1], 0),
+        ({"allOf": [{"prefixItems": [{}, {}]}], "unevaluatedItems": False}, [1, 2], 1),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"items": {}}}, "unevaluatedItems": False}, [1, 2], 1),
+        ({"if": {"maxItems": 1}, "then": {"items": {}}, "unevaluatedItems": False}, [1], 1),
+        ({"if": {"maxItems": 1}, "else": {"prefixItems": [{}]}, "unevaluatedItems": False}, [1, 2], 0),
+        ({"items": [{}], "unevaluatedItems": False, "$schema": DRAFT_2019}, [1, 2], 0),
+        (
+            {"items": [{}], "additionalItems": {}, "unevaluatedItems": False, "$schema": DRAFT_2019},
+            [1, 2],
+            1,
+        ),
+        ({"items": True, "unevaluatedItems": False, "$schema": DRAFT_2019}, [1, 2], 1),
+        ({"prefixItems": [{}], "unevaluatedItems": False, "$schema": DRAFT_2019}, [1], 0),
+        ({"unevaluatedItems": False, "$schema": DRAFT_7}, [1], 1),
+        ({"unevaluatedProperties": False, "$schema": DRAFT_7}, {"a": 1}, 1),
+        ({"multipleOf": 2, "$schema": DRAFT_3}, 3, 1),
+        ({"properties": {"a": {}}, "unevaluatedProperties": False}, {"a": 1}, 1),
+        ({"properties": {"a": {}}, "unevaluatedProperties": False}, {"b": 1}, 0),
+        ({"properties": {"a": {}}, "unevaluatedProperties": {"type": "integer"}}, {"b": 1}, 1),
+        ({"anyOf": [{"properties": {"a": {"const": 1}}}], "unevaluatedProperties": False}, {"a": 1}, 1),
+        ({"not": {"properties": {"a": {}}}, "unevaluatedProperties": False}, {}, 0),
+        (
+            {"dependentSchemas": {"a": {"properties": {"b": {}}}}, "unevaluatedProperties": False},
+            {"b": 1},
+            0,
+        ),
+        ({"unevaluatedProperties": False, "patternProperties": {r"^\p{L}+$": {}}}, {"é": 1}, 1),
+        ({"unevaluatedProperties": False, "patternProperties": {r"^\p{L}+$": {}}}, {"1": 1}, 0),
+    ],
+    ids=str,
+)
+def test_fields_outside_the_schema(schema, value, score):
+    """As the JSON Schema test suite has it; patterns are those of `regex`, which end in time."""
+    assert JSONSchemaMatch(schema).evaluate(outputs=value).score == score
 
-    def test_many_slow_patterns_have_one_time_limit(self, monkeypatch):
-        """The limits of single patterns do not add to that of the whole value."""
-        monkeypatch.setattr(json_schema, "SECONDS", 0.2)
-        times = []
-        search = json_schema._found
 
-        def found(pattern, text, seconds):
-            times.append(json_schema._watch.left(seconds))
-            return search(pattern, text, seconds)
+def test_names_that_are_matched_by_slow_patterns_have_a_time_limit():
+    schema = {"unevaluatedProperties": False, "patternProperties": {"^(a|aa)+$": {}}}
+    with pytest.raises(CannotJudge):
+        JSONSchemaMatch(schema, timeout=0.001).evaluate(outputs={"a" * 28 + "!": 1})
 
-        monkeypatch.setattr(json_schema, "_found", found)
-        schema = {"items": {"pattern": "^(a|aa)+$"}}
-        with pytest.raises(CannotJudge):
-            JSONSchemaMatch(schema).evaluate(outputs=["a" * 60 + "!"])
-        assert max(times) <= 0.2
+
+def test_many_slow_patterns_have_one_time_limit(monkeypatch):
+    """The limits of single patterns do not add to that of the whole value."""
+    monkeypatch.setattr(json_schema, "SECONDS", 0.2)
+    times = []
+    search = json_schema._found
+
+    def found(pattern, text, seconds):
+        times.append(json_schema._watch.left(seconds))
+        return search(pattern, text, seconds)
+
+    monkeypatch.setattr(json_schema, "_found", found)
+    schema = {"items": {"pattern": "^(a|aa)+$"}}
+    with pytest.raises(CannotJudge):
+        JSONSchemaMatch(schema).evaluate(outputs=["a" * 60 + "!"])
+    assert max(times) <= 0.2
 
 
 @pytest.mark.parametrize("keyword", ["extends", "items"])

@@ -77,3 +77,125 @@ def test_a_call_under_the_old_and_the_new_key_is_one() -> None:
     assert len(normalize(message(call, toolCalls=[call, {**call, "id": "d"}])).calls) == 2
     other = {"name": "rm", "arguments": '{"path": "/tmp"}'}
     assert len(normalize(message(call, function_call=other)).calls) == 2
+
+
+def unknown(given: dict[str, Any]) -> dict[str, Any]:
+    """A call of each format with only its name and its id, and fields that no format has."""
+    span = genai_span({"type": "tool_call", "id": "c", "name": "rm", **given})
+    action = {"tool": "rm", "log": "", "type": "AgentAction", **given}
+    return {
+        "OpenAI": message({"id": "c", "type": "function", "function": {"name": "rm", **given}}),
+        "OpenAI, beside the function": message({"id": "c", "function": {"name": "rm"}, **given}),
+        "OpenAI, the old key": [ASKED, {"role": "assistant", "function_call": {"name": "rm", **given}}],
+        "OpenAI, a custom tool": message({"id": "c", "type": "custom", "custom": {"name": "rm", **given}}),
+        "Responses": [{"type": "function_call", "call_id": "c", "name": "rm", **given}],
+        "Responses, MCP": [{"type": "mcp_call", "id": "c", "name": "rm", "server_label": "s", **given}],
+        "LangChain": [{"type": "ai", "content": "", "tool_calls": [{"name": "rm", "id": "c", **given}]}],
+        "LangChain, OpenAI's role": message({"name": "rm", "id": "c", "type": "tool_call", **given}),
+        "LangChain agents": {"input": "x", "intermediate_steps": [[action, "gone"]], "output": "Done."},
+        "Anthropic": [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "rm", **given}]}
+        ],
+        "Bedrock": [
+            {"role": "assistant", "content": [{"toolUse": {"toolUseId": "c", "name": "rm", **given}}]}
+        ],
+        "Gemini": [{"role": "model", "parts": [{"functionCall": {"name": "rm", **given}}]}],
+        "Gemini, beside the call": [{"role": "model", "parts": [{"functionCall": {"name": "rm"}, **given}]}],
+        "ADK": [
+            {
+                "author": "agent",
+                "invocationId": "i",
+                "content": {"role": "model", "parts": [{"function_call": {"name": "rm", **given}}]},
+            }
+        ],
+        "the AI SDK": [
+            {
+                "role": "assistant",
+                "content": [{"type": "tool-call", "toolCallId": "c", "toolName": "rm", **given}],
+            }
+        ],
+        "the AI SDK's parts": [
+            {
+                "role": "assistant",
+                "parts": [{"type": "tool-rm", "toolCallId": "c", "state": "output-available", **given}],
+            }
+        ],
+        "Pydantic AI": [
+            {
+                "kind": "response",
+                "parts": [{"part_kind": "tool-call", "tool_name": "rm", "tool_call_id": "c", **given}],
+            }
+        ],
+        "OpenTelemetry": span,
+        "MCP": [{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm", **given}}],
+        "AutoGen": [
+            {
+                "type": "ToolCallRequestEvent",
+                "source": "agent",
+                "content": [{"id": "c", "name": "rm", **given}],
+            }
+        ],
+        "smolagents": [{"step_number": 1, "tool_calls": [{"id": "c", "function": {"name": "rm", **given}}]}],
+        "Semantic Kernel": [
+            {
+                "role": "assistant",
+                "items": [{"content_type": "function_call", "id": "c", "name": "rm", **given}],
+            }
+        ],
+        "karat": [{"name": "rm", **given}],
+        "karat's steps": [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "c", "name": "rm", **given}],
+                "tool_result": None,
+            }
+        ],
+        "a <tool_call>": [
+            {"role": "assistant", "content": f"<tool_call>{json.dumps({'name': 'rm', **given})}</tool_call>"}
+        ],
+        "an action": [{"role": "assistant", "content": f"Action: {json.dumps({'action': 'rm', **given})}"}],
+    }
+
+
+@pytest.mark.parametrize("value", [GIVEN, [GIVEN], json.dumps(GIVEN), f" {json.dumps([GIVEN])}"], ids=str)
+@pytest.mark.parametrize("key", ["actions", "x", "toolArgs"])
+@pytest.mark.parametrize("name", unknown({}))
+def test_arguments_under_a_key_that_no_format_has_are_read_or_refused(
+    name: str, key: str, value: Any
+) -> None:
+    try:
+        calls = normalize(unknown({key: value})[name]).calls
+    except TraceError:
+        return
+    assert [call.name for call in calls] == ["rm"]
+    assert calls[0].arguments in (GIVEN, [GIVEN], {key: value}) or calls[0].raw
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"status": "completed", "index": 0},
+        {"metadata": {"a": 1}},
+        {"x": {}},
+        {"x": []},
+        {"result": {"a": 1}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", unknown({}))
+def test_a_call_without_arguments_is_one(name: str, given: dict[str, Any]) -> None:
+    if name in ("karat", "karat's steps") and given:
+        pytest.skip("karat's own calls have no other fields")
+    assert [(call.name, call.arguments or {}) for call in normalize(unknown(given)[name]).calls] == [
+        ("rm", {})
+    ]
+
+
+@pytest.mark.parametrize("nothing", [{}, "", "{}", None], ids=repr)
+def test_empty_arguments_are_none(nothing: Any) -> None:
+    for key in ("arguments", "args", "input"):
+        for name in ("OpenAI", "LangChain", "Anthropic", "Gemini", "Pydantic AI", "the AI SDK"):
+            (call,) = normalize(unknown({key: nothing})[name]).calls
+            assert call.arguments == {}

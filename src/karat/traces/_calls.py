@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from karat.traces._literals import read_arguments
-from karat.traces._objects import plain
+from karat.traces._objects import decoded, plain
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
 
 NAMES = ("name", "tool", "tool_name", "toolName")
@@ -26,6 +28,16 @@ ARGUMENTS = (
 IDS = ("id", "call_id", "tool_call_id", "toolCallId", "toolUseId", "tool_use_id")
 APPROVAL = "approval_request_id"
 """The id of the item that asked whether a call may be made, which repeats the call."""
+_BESIDE = frozenset(
+    str.split("""
+additionalinformation additionalkwargs additionalproperties annotations approval artifact cachecontrol
+callprovidermetadata caller display error extracontent extras labels logprobs messagelog meta metadata output outputs
+providerdetails providermetadata provideroptions providerspecificfields rawrepresentation response responsemetadata
+result resultdisplay resultprovidermetadata results structuredcontent tags toolmetadata usage usagemetadata view
+""")
+)
+"""The fields of a call, beside its name and arguments, in which some format has an object: letters in lower case."""
+_NOT_LETTERS = re.compile(r"[^a-z0-9]+")
 _BARE_NAMES = ("name", "tool", "tool_name")
 _BARE_ARGUMENTS = ("arguments", "args", "input", "parameters", "kwargs")
 _BARE = {*_BARE_NAMES, "id", "type"}
@@ -107,6 +119,23 @@ def is_bare_call(value: dict[str, Any]) -> bool:
     if given == 0:
         return named and value.keys() <= _BARE
     return named and given == 1 and "run_type" not in value and "call_id" not in value
+
+
+def unread_arguments(call: ToolCall, beside: dict[str, Any]) -> str | None:
+    """Return the key beside a call without arguments that no format defines and that may hold its arguments."""
+    if call.arguments or call.raw is not None:
+        return None
+    for key, value in beside.items():
+        value = decoded(value)
+        if isinstance(value, (dict, list)) and value and letters_of(key) not in _BESIDE:
+            return key
+    return None
+
+
+@lru_cache(maxsize=4096)
+def letters_of(key: Any) -> str:
+    """Return a key in lower case, without punctuation: formats spell the same words differently."""
+    return _NOT_LETTERS.sub("", str(key)[:80].lower())
 
 
 # Divide a message's parts into steps: content, tool calls, and tool results.

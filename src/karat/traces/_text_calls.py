@@ -10,7 +10,7 @@ from karat.traces._calls import read_call, result_step
 from karat.traces._literals import read_call as read_written_call
 from karat.traces._literals import read_calls as read_written_calls
 from karat.traces._literals import read_literal, read_loose_arguments
-from karat.traces.steps import Step, ToolCall, UnreadCall, Unused
+from karat.traces.steps import Step, ToolCall, UnreadCall, Unused, rest
 
 _LABEL = re.compile(
     r"[ \t]*(?:(?:[-*+>]|#{1,6})[ \t]+)?(?:\*\*)?(Thought|Action[ _]?Input|Action|Observation|Final[ _]?Answer)"
@@ -385,7 +385,7 @@ def _blob(inside: str) -> ToolCall | str | None:
         return text if action.strip() else None
     given = fields.get("action_input")
     arguments = given if isinstance(given, dict) else {} if given is None else {"input": given}
-    return ToolCall(None, action, arguments)
+    return ToolCall(None, action, arguments, extra=rest(fields, "action", "action_input"))
 
 
 def _unfenced(text: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from karat.traces._calls import APPROVAL, ARGUMENTS, IDS, NAMES, read_call
+from karat.traces._calls import APPROVAL, ARGUMENTS, IDS, NAMES, letters_of, read_call, unread_arguments
 from karat.traces._literals import read_arguments, read_loose_arguments
 from karat.traces._objects import plain
 from karat.traces._text_calls import (
@@ -269,7 +269,6 @@ _UNTYPED = frozenset(("id", "name", "input", "cache_control", "caller"))
 """The fields of Anthropic's block of a call without its type."""
 _SERIALIZED = ("constructor", "not_implemented", "secret")
 """The types of LangChain's serialized objects, which have a name and keyword arguments."""
-_NOT_LETTERS = re.compile(r"[^a-z0-9]+")
 _WORDS = frozenset(("auto", "none", "required", "any", ""))
 """Values of `function_call` and `tool_choice` in a request, which name no tool."""
 
@@ -279,7 +278,7 @@ def check_calls(steps: list[Step], unused: list[Unused], document: object = None
     calls = [call for step in steps for call in step.tool_calls]
     for position, step in enumerate(steps):
         for at, call in enumerate(step.tool_calls):
-            if call.extra and (key := _other_arguments(call)) is not None:
+            if call.extra and (key := unread_arguments(call, call.extra)) is not None:
                 raise TraceError(
                     f"step {position + 1} ({step.role}), tool_calls[{at}]: the arguments of {call.name[:60]!r} under "
                     f"{key!r} were not read: give them under the key of the format"
@@ -306,17 +305,6 @@ def check_calls(steps: list[Step], unused: list[Unused], document: object = None
             raise TraceError(
                 f"{place}: {reason}, and does not count as absent; {nearest_format(value)}, or register a format"
             )
-
-
-def _other_arguments(call: ToolCall) -> str | None:
-    """Return the key beside a call without arguments that holds an object, which may be its arguments."""
-    if call.arguments or call.raw is not None:
-        return None
-    for key in _PARAMETERS:
-        arguments, raw = read_arguments(plain(call.extra.get(key)))
-        if raw is None and isinstance(arguments, dict) and arguments:
-            return key
-    return None
 
 
 def _read_parts(steps: list[Step], unused: list[Unused]) -> dict[int, Any]:
@@ -390,7 +378,7 @@ def _step_places(steps: list[Step], position: int) -> Iterator[tuple[Any, str, b
     if step.extra:
         # The kind of a step with calls (`mcp_call`) is that of a call that was read.
         yield (_without_kinds(step.extra) if step.tool_calls else step.extra), where, False
-        others = {k: v for k, v in step.extra.items() if not _is_metadata(_letters(k))}
+        others = {k: v for k, v in step.extra.items() if not _is_metadata(letters_of(k))}
         is_said = is_agent and step.tool_result is None
         yield from _written_calls(others, where, step, read=not is_said)
         if is_said and not step.tool_calls:
@@ -566,7 +554,7 @@ def _written_calls(
             stack.extend(
                 part
                 for key, part in value.items()
-                if isinstance(part, _SEARCHED) and not _is_skipped(_letters(key))
+                if isinstance(part, _SEARCHED) and not _is_skipped(letters_of(key))
             )
         elif isinstance(value, (list, tuple)):
             stack.extend(part for part in value if isinstance(part, _SEARCHED))
@@ -690,7 +678,7 @@ def _find(
                 ):
                     return f"{where}.{key}", f"{key!r} is text and not a tool call"
                 continue
-            letters = _letters(key)
+            letters = letters_of(key)
             if _is_skipped(letters) and not (letters == "tools" and _are_runs(part)):
                 continue
             place = f"{where}.{key}"
@@ -731,10 +719,10 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool, named: boo
     or its key marks it as one.
     """
     kind: str | None = next((value[key] for key in _kinds_of(value) if _is_call_kind(value[key])), None)
-    if _letters(value.get("method", "")) == "toolscall":
+    if letters_of(value.get("method", "")) == "toolscall":
         return _unread_request(value, known)
     if kind is None and str(value.get("type")).startswith("tool-") and ("input" in value or "args" in value):
-        kind = None if _NO_CALL.search(_letters(value["type"])) else str(value["type"])
+        kind = None if _NO_CALL.search(letters_of(value["type"])) else str(value["type"])
     if kind is None and any(key in value for key in ("input", "args", "rawInput", "tool")):
         kind = next((f"a part with a {key}" for key in _CALL_IDS if key in value), None)
     if kind is None and value.get("type") == "web_search" and "query" in value:
@@ -841,7 +829,9 @@ def _action_like(value: dict[Any, Any], known: _Known) -> str | None:
     """Return why an item in an unknown format may be a call; None where it has the id of a known one."""
     if any(str(value[key]) in known.by_id for key in IDS if value.get(key) is not None):
         return None
-    key = next((key for key in value if _letters(key) in _ACTIONS and value[key] not in (None, "", [])), None)
+    key = next(
+        (key for key in value if letters_of(key) in _ACTIONS and value[key] not in (None, "", [])), None
+    )
     if key is None and "input" in value and ("name" in value or "output" in value):
         key = "input"
     key = key or next((each for each in ("speaker", "run_type") if each in value), None)
@@ -854,12 +844,12 @@ def _action_like(value: dict[Any, Any], known: _Known) -> str | None:
         seen.add(id(part))
         if isinstance(part, dict):
             key = next(
-                (each for each in part if part[each] and _NESTED_ACTIONS.fullmatch(_letters(each))), None
+                (each for each in part if part[each] and _NESTED_ACTIONS.fullmatch(letters_of(each))), None
             ) or next((each for each in part if is_written_call(part[each])), None)
             stack.extend(
                 inner
                 for each, inner in part.items()
-                if isinstance(inner, _NESTED) and not _is_described(_letters(each))
+                if isinstance(inner, _NESTED) and not _is_described(letters_of(each))
             )
         else:
             key = next((each for each in part if is_written_call(each)), None)
@@ -886,7 +876,7 @@ def _is_metadata(letters: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_call_key(key: Any) -> bool:
-    letters = _letters(key)
+    letters = letters_of(key)
     if letters in _OTHER_KEYS:
         return True
     return _KEY.fullmatch(letters) is not None and not _is_skipped(letters)
@@ -894,15 +884,10 @@ def _is_call_key(key: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_call_kind(kind: str) -> bool:
-    letters = _letters(kind[:80])
+    letters = letters_of(kind[:80])
     if _BUILTIN.fullmatch(letters) is not None:
         return True
     return _KIND.search(letters) is not None and _NO_CALL.search(letters) is None
-
-
-@lru_cache(maxsize=4096)
-def _letters(key: Any) -> str:
-    return _NOT_LETTERS.sub("", str(key)[:80].lower())
 
 
 def _unflattened(value: dict[Any, Any]) -> dict[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from karat.traces._calls import unread_arguments
 from karat.traces._objects import plain
 from karat.traces._observations import tool_run
 from karat.traces.detection import placed
@@ -59,6 +60,8 @@ def _read_pair(pair: Any) -> Iterator[Step | Unused]:
     run = tool_run(action["tool"], action.get("tool_input"), observed, identity=action.get("tool_call_id"))
     extra = rest(action, "tool", "tool_input", "tool_call_id", "log", "type")
     log = action.get("log")
+    if (other := unread_arguments(run.call, extra)) is not None:
+        yield UnreadCall("", f"the arguments of {run.call.name[:60]!r} under {other!r}", pair)
     yield Step("assistant", log if isinstance(log, str) else None, [run.call], extra=extra)
     if run.result is not None:
         result = ToolResult(run.call.id, run.call.name, run.result.content, run.result.error)

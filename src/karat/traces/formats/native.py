@@ -17,6 +17,7 @@ from karat.traces.steps import Step, ToolCall, ToolResult, Trajectory, UnreadCal
 name = "karat"
 
 _STEP = {"role", "content", "tool_calls", "tool_result"}
+_CALL = frozenset(ToolCall.__struct_fields__)
 _FAST_KEYS = frozenset(("name", "arguments", "id"))
 _IDS = frozenset((str, int, type(None)))
 
@@ -67,6 +68,10 @@ def fast_calls(items: list[Any]) -> tuple[list[str], list[Any]] | None:
 
 def _read_dict(value: dict[str, Any]) -> Iterator[Step | Unused]:
     """Yield the steps of a trajectory's or step's own dict."""
+    for step in value.get("steps", [value]):
+        for call in step.get("tool_calls") or () if isinstance(step, dict) else ():
+            if isinstance(call, dict) and (others := call.keys() - _CALL):
+                yield UnreadCall("", f"not a tool call: unknown field {min(map(str, others))[:40]!r}", call)
     try:
         if "steps" in value:
             whole = msgspec.convert(value, prepared(Trajectory))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from karat.traces._calls import APPROVAL, ARGUMENTS
+from karat.traces._calls import APPROVAL, ARGUMENTS, unread_arguments
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
 from karat.traces.detection import placed
@@ -147,6 +147,8 @@ def _named_call(value: dict[str, Any]) -> Iterator[Step | Unused]:
     beside = rest(value, used, "name", given, "error", "output", APPROVAL)
     if value["type"] == "function_call":
         del beside["type"]
+    if (other := unread_arguments(call, beside)) is not None:
+        yield UnreadCall("", f"the arguments of {call.name[:60]!r} under {other!r}", value)
     yield Step("assistant", tool_calls=[call], extra=beside)
     for key in ("error", "output"):
         if value.get(key) is not None:

@@ -166,7 +166,7 @@ def option(name: str, value: str | int | bool | None = None) -> str:
 
 
 def wait_or_new() -> str:
-    """What to do while another process holds a run or an evaluation."""
+    """Name the options for a run or an evaluation that another process holds."""
     return f"{option('wait', True)} or {option('new', True)}"
 
 

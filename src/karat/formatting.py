@@ -153,7 +153,7 @@ MOST_HEADLINES = 3
 
 
 def headlines(estimates: Sequence[Estimate], runs: Mapping[str, str]) -> list[str]:
-    """What the first metrics say, a sentence each; of several runs, the range.
+    """State the first metrics in a sentence each; for several runs, the range.
 
     `exact_match accuracy is 0.84 [0.82, 0.86], over 950 of 1,000 items.`
     """
@@ -234,7 +234,7 @@ def estimate_table(
 
 
 def example_table(examples: Iterable[Example]) -> Table:
-    """Examples as a table."""
+    """Return examples as a table."""
 
     def text(value: object) -> str:
         if value is None or value == {}:
@@ -259,7 +259,7 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 class Paragraph(msgspec.Struct, frozen=True):
-    """One sentence or more."""
+    """A paragraph of text."""
 
     text: str
 
@@ -467,7 +467,7 @@ def interval(low: float | None, high: float | None, *, signed: bool = False, dig
 
 
 def probability(p: float | None) -> str:
-    """A p-value, or `<0.001`."""
+    """Format a p-value, or `<0.001`."""
     return "—" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 

@@ -37,7 +37,7 @@ Schema: TypeAlias = bool | Mapping[str, Any]
 
 
 class Draft(Protocol):
-    """What a rule uses of a validator of `jsonschema`."""
+    """The part of a `jsonschema` validator that a rule uses."""
 
     VALIDATORS: Mapping[str, Rule]
     _resolver: Any

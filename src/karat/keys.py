@@ -44,7 +44,7 @@ __all__ = [
 
 
 def digest(data: bytes, size: int = 16) -> str:
-    """So many bytes of BLAKE2b, as hex."""
+    """Return a BLAKE2b digest of this many bytes as hex."""
     import hashlib  # loads OpenSSL, which most commands do not need
 
     return hashlib.blake2b(data, digest_size=size).hexdigest()
@@ -75,7 +75,7 @@ def result_item(evaluator: int, runs: Sequence[int], attempt: int, unit: str = "
 
 
 def reuse_key(evaluator: str, example: str, outputs: Iterable[str]) -> bytes:
-    """Of an evaluator's fingerprint and the content hashes of the example and of the outputs, in order."""
+    """Return the reuse key of an evaluator's fingerprint and the content hashes of example and outputs, in order."""
     return bytes.fromhex(digest("\n".join((evaluator, example, *outputs)).encode()))
 
 
@@ -419,7 +419,7 @@ def _module_file(name: str) -> Path | None:
 
 
 def _spec(name: str, places: Sequence[str] | None) -> ModuleSpec | None:
-    """Where an import would find a module: a finder may answer for a package whose files lie in the project too."""
+    """Return where an import would find a module: a finder may answer for a package whose files are in the project."""
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
         try:
@@ -514,7 +514,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a command asks for."""
+    """The request of a command: its fingerprints and options."""
 
     configuration: str
     code: str | None
@@ -527,7 +527,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Previous(msgspec.Struct, frozen=True):
-    """What there is already under the same configuration."""
+    """An earlier run or evaluation with the same configuration."""
 
     id: str
     code: str | None
@@ -561,7 +561,7 @@ class Previous(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What is to be done, and why, in words for the person who asked."""
+    """The action to take, and the reason in words for the user."""
 
     action: Literal["create", "continue", "return", "retry"]
     id: str | None = None

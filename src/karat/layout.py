@@ -109,7 +109,7 @@ def fit(text: str, width: int) -> str:
 
 
 def _beginning(text: str, width: int) -> str:
-    """As many characters as fit."""
+    """Return as many characters as fit."""
     used = 0
     for place, each in enumerate(_widths(text)):
         used += each
@@ -191,7 +191,7 @@ LINES = 3
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """How a table's columns behave where there is little room."""
+    """How a table's columns shrink when there is little room."""
 
     right: Sequence[int] = ()
     """Columns of numbers."""

@@ -145,7 +145,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def service_seconds(self) -> float:
-        """How long the task itself took: without waiting for a slot, a rate limit or a retry."""
+        """The time of the task itself, without waiting for a slot, a rate limit or a retry."""
         return max(0.0, self.seconds - self.queue_seconds)
 
     @property
@@ -170,7 +170,7 @@ def summary_of(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What an evaluator says about one output: `score` is a float, conventionally 0 to 1, or None."""
+    """An evaluator's judgment of one output: `score` is a float, conventionally 0 to 1, or None."""
 
     key: str
     score: float | None = None
@@ -196,7 +196,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One stored result: the item it belongs to, and what came of it."""
+    """One stored result: the item it belongs to, and its outcome."""
 
     format: int
     example: str
@@ -218,7 +218,7 @@ class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def service_seconds(self) -> float:
-        """How long the evaluator itself took: without waiting for a slot, a rate limit or a retry."""
+        """The time of the evaluator itself, without waiting for a slot, a rate limit or a retry."""
         return max(0.0, self.seconds - self.queue_seconds)
 
     @property
@@ -320,7 +320,7 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AggregateTable(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an aggregator computes that is not a single number, such as a confusion matrix."""
+    """A table that an aggregator computes, such as a confusion matrix."""
 
     value: Any
     name: str = ""
@@ -364,7 +364,7 @@ def group_text(group: Mapping[str, str] | None) -> str:
 
 
 def label_text(part: Estimate | AggregateTable) -> str:
-    """What a number or table is about, without its run."""
+    """Return the label of an estimate or a table, without its run."""
     group = group_text(part.group)
     return f"{part.evaluator} {metric_text(part)}".strip() + (f", {group}" if group else "")
 
@@ -500,7 +500,7 @@ def missing_span(estimate: Estimate, digits: int = 3, *, signed: bool = False) -
 
 
 def missing_text(estimate: Estimate, digits: int = 3, *, signed: bool = False) -> str:
-    """What missing items could do to the value: `0.80–0.85 allowing for the 50 missing`; empty without any.
+    """Return the range allowing for missing items: `0.80–0.85 allowing for the 50 missing`; empty without any.
 
     What the bounds assume (`bounds_assume` in the metadata) follows them.
     """
@@ -536,7 +536,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=False):
 
     @property
     def total(self) -> int:
-        """How many items there are."""
+        """The number of items."""
         return self.ok + self.failed + self.skipped + self.pending
 
     @property
@@ -589,7 +589,7 @@ class EvaluatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def groups_of(kind: str, both_orders: bool, runs: int) -> Iterator[tuple[int, ...]]:
-    """Which runs an evaluator sees together, by their indices."""
+    """Return the indices of the runs that an evaluator sees together."""
     if kind == "single":
         return ((index,) for index in range(runs))
     if kind == "joint":

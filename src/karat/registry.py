@@ -328,7 +328,7 @@ def check_spec(spec: Mapping[str, object], keys: Collection[str], kind: str) -> 
 
 
 def _member(module: ModuleType, name: str, where: str) -> Any:
-    """What a module has under a name, perhaps a dotted one."""
+    """Return the member of a module with a name, which may be dotted."""
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):

@@ -50,7 +50,7 @@ class Group(msgspec.Struct, frozen=True):
         return skipped + self.pending
 
     def scores(self) -> list[float]:
-        """The available scores."""
+        """The scores, without missing ones."""
         return [
             r.outcome.value.score
             for r in self.results
@@ -537,7 +537,7 @@ class Values:
             here.merge(part)
 
     def total(self, cluster: str | None) -> MeanState:
-        """All clusters together."""
+        """Add up all clusters."""
         self.mean.drawn = cluster is not None
         if not self.parts:
             if cluster is not None and self.mean.n:
@@ -549,7 +549,7 @@ class Values:
         return total
 
     def within(self, everything: Values, cluster: str | None) -> MeanState:
-        """These values with zeros for all items of `everything` that they leave out, cluster by cluster."""
+        """Return the values with a zero for each item of `everything` that is not among them, cluster by cluster."""
         total = MeanState().merge(self.mean)
         zeros = everything.mean.clusters.sizes()
         zeros.subtract(self.mean.clusters.sizes())

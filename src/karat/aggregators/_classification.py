@@ -44,7 +44,7 @@ MOST_FIELDS = 5
 
 
 class Absent(NamedTuple):
-    """In the place of a predicted label: the prediction is an object without the field that is named."""
+    """Stands for a predicted label if the prediction is an object without the named field."""
 
     fields: tuple[str, ...]
     """Some of the fields that it has."""
@@ -214,7 +214,7 @@ class LabelState:
         self.unlabelled += other.unlabelled
 
     def confusion(self, cluster: str | None, reading: Reading) -> ConfusionState:
-        """All of it as a confusion matrix of classes."""
+        """Return the confusion matrix over all classes."""
         counts: Counter[Labelled] = Counter(self.singles)
         counts.update({cell[0]: times for cell, times in self.clustered.counts.items()})  # type: ignore[misc]  # as added
         for part in self.parts.values():
@@ -338,7 +338,7 @@ class Metrics:
         return Averages(*(_scaled(each, every / real) for each in (macro.precision, macro.recall, macro.f1)))
 
     def average(self, metric: str, average: str) -> Estimate:
-        """One average of `precision`, `recall` or `f1`, over n of how many items."""
+        """Return one average of `precision`, `recall` or `f1`, with n and of."""
         if average == "seed" and metric == "f1":
             return _harmonic(self.average("precision", average), self.average("recall", average))
         if average == "seed":
@@ -475,7 +475,7 @@ class _Classified(Aggregator[LabelState]):
         return a
 
     def metrics(self, state: LabelState) -> Metrics:
-        """All that the labels say."""
+        """Return every metric of the labels."""
         return Metrics(*state.metrics(self.confidence, self.cluster, self.reading))
 
 

@@ -138,7 +138,7 @@ class Tally:
 
     @property
     def names(self) -> list[str]:
-        """The runs in it."""
+        """Return the names of the runs."""
         found = {name for signature in self.signatures for each in signature for name in each[:2]}
         return sorted(found.union(*self.missing))
 
@@ -235,7 +235,7 @@ def rank_tally(
 def _bias_of_orders(
     positions: Sequence[tuple[float, ...]], clusters: Sequence[int], confidence: float
 ) -> Estimate:
-    """How often the output shown first wins where each comparison was judged in both orders.
+    """Return how often the output shown first wins, from comparisons that were judged in both orders.
 
     Each output is first once, so the share is not of the better runs. `metadata` counts the comparisons in which the
     two orders disagree.

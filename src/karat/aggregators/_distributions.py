@@ -46,7 +46,7 @@ class _Spread:
             self.round()
 
     def round(self) -> None:
-        """From here on all scores are rounded. Whether this happens depends on what is added, not on when."""
+        """Round all scores from now on. When this starts depends on the scores that are added, not on their order."""
         counts, self.counts, self.coarse = self.counts, {}, True
         for value, times in counts.items():
             self.add(value, times)

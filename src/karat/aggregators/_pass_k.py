@@ -99,7 +99,7 @@ class _State:
 
 
 class OverAttempts(Aggregator[_State], ABC):
-    """What the three share. `k` is a number or a list of numbers; an attempt passes from `threshold` up."""
+    """Base of the aggregators over attempts: `k` is a number or a list; an attempt with at least `threshold` passes."""
 
     def __init__(
         self,

@@ -354,7 +354,7 @@ class Leader(msgspec.Struct, frozen=True):
 
 
 def leader_sentence(leader: Leader, labels: Mapping[str, str], noun: str, value: str = "") -> str:
-    """What is known of the best of several runs, as a sentence without its full stop.
+    """Say in a sentence, without its full stop, how certain it is which run is best.
 
     `labels` has every run that was compared; `noun` is what the reader calls them; `value` is the leader's own.
     """
@@ -420,7 +420,7 @@ class Comparison(Analysis, msgspec.Struct, frozen=True):
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON-able values."""
+        """Return everything as JSON values."""
         out = {"kind": "comparison", "verdict": self.verdict, **msgspec.to_builtins(self)}
         for written, each in zip(out["differences"], self.differences, strict=True):
             # Zeros are written too.
@@ -429,7 +429,7 @@ class Comparison(Analysis, msgspec.Struct, frozen=True):
         return out
 
     def blocks(self) -> list[Block]:
-        """Its sentences and tables."""
+        """Return the sentences and tables."""
         return comparison_blocks(self)
 
     def __repr__(self) -> str:
@@ -665,7 +665,7 @@ def _conclusion(each: Difference, labels: Mapping[str, str], several: int, confi
 
 
 def _not_applicable_note(counts: Mapping[str, Sequence[int]]) -> list[str]:
-    """One line on the items that evaluators do not apply to; none if there are no such items."""
+    """Return a line on items to which evaluators do not apply, or no line if there are none."""
     parts = []
     for key, found in counts.items():
         if len(set(found)) > 1:
@@ -1000,7 +1000,7 @@ def _toned(each: Difference) -> str:
 
 
 def _differing_blocks(comparison: Comparison) -> list[Block]:
-    """What differs between the runs: of two runs in words, of more as a table."""
+    """Describe what differs between the runs: in words for two runs, as a table for more."""
     if not comparison.differs:
         return [
             Paragraph(
@@ -1030,7 +1030,7 @@ _EMPTY = '""'
 
 
 def _counted(comparison: Comparison, labels: dict[str, str]) -> Table:
-    """How many examples are better, worse, the same and missing."""
+    """Count the examples that are better, worse, the same and missing."""
     several = len(comparison.runs) > 2
     rows = []
     for each in comparison.differences:
@@ -1219,7 +1219,7 @@ class SettingDifference(msgspec.Struct, frozen=True):
 
 
 def setting_differences(headers: Sequence[RunHeader], datasets: Sequence[str]) -> list[SettingDifference]:
-    """What differs between runs, the most likely cause of other scores first."""
+    """List the settings that differ between runs, the most likely cause of a difference first."""
     settings = differing(headers)
     names = dict.fromkeys(name for each in settings for name in each)
     found = [_difference("task", "task", [header.task for header in headers])]

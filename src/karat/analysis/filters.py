@@ -174,7 +174,7 @@ class Filter:
 
     @property
     def fields(self) -> list[str]:
-        """The fields it names."""
+        """Return the fields that the filter names."""
         return list(
             dict.fromkeys(each.field for each in _leaves(self.expression) if isinstance(each, Condition))
         )
@@ -188,7 +188,7 @@ class Filter:
 
     @property
     def leaves(self) -> int:
-        """How many conditions and texts it has."""
+        """Count the conditions and texts."""
         return sum(1 for _ in _leaves(self.expression))
 
     @property

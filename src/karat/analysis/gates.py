@@ -217,7 +217,7 @@ def _named(metric: str, aggregation: Aggregation) -> list[Estimate]:
 
 
 def _names(estimate: Estimate) -> tuple[str, ...]:
-    """How a metric may be written."""
+    """List the accepted spellings of a metric."""
     label = f"{estimate.evaluator} {estimate.aggregator}"
     main = () if estimate.name else (label, estimate.aggregator)
     return (estimate.label, estimate.evaluator, estimate.metric, *main)
@@ -304,7 +304,7 @@ def limits_with_missing(estimate: Estimate) -> tuple[float | None, float | None]
 
 
 def _reach(least: float, estimate: Estimate, sign: float = 1.0, form: str = ".3f") -> str:
-    """How far missing items could take the interval across `least`; `sign` is −1 for an estimate that was negated."""
+    """Return how far missing items could move the interval across `least`; `sign` is −1 for a negated estimate."""
     worst, best = limits_with_missing(estimate)
     better = estimate.high is not None and estimate.high < least
     reached = best if better else worst
@@ -320,7 +320,7 @@ def _missing(estimate: Estimate, noun: str) -> str:
 
 
 def _examples_needed(least: float, estimate: Estimate, examples: int) -> int | None:
-    """How many examples bring the limit of the interval that matters to `least`; see `_width_at`."""
+    """Return how many examples would move the decisive limit of the interval to `least`; see `_width_at`."""
     value, low, high = estimate.value, estimate.low, estimate.high
     assert value is not None
     distance = value - least
@@ -340,7 +340,7 @@ def _examples_needed(least: float, estimate: Estimate, examples: int) -> int | N
 
 
 def _width_at(estimate: Estimate, value: float, limit: float, examples: int) -> Callable[[int], float]:
-    """How far a limit is from the value as a function of how many examples there are, the value being the same.
+    """Return the distance of a limit from the value as a function of the number of examples, for the same value.
 
     A share has its limits at every number. Of other intervals, what the spread of the scores makes of the width
     shrinks with 1/√n. The rest, which allows for values that were not drawn, shrinks as the width does where all scores
@@ -361,7 +361,7 @@ def _width_at(estimate: Estimate, value: float, limit: float, examples: int) -> 
     rest = width - spread
 
     def of_equal(n: int) -> float:
-        """That of so many scores that are all at one end of their range, in parts of it."""
+        """Return the distance for this many equal scores at one end of the range, as a fraction of the range."""
         one = np.ones(1)
         return 1.0 - BoundedMean(one, one, one * n, (0.0, 1.0)).interval(estimate.confidence)[0]
 

@@ -189,7 +189,7 @@ def judged_parts(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def part_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """What each part of a result is about. Claims get new numbers whenever an output is judged again."""
+    """Return the text of each part of a result. Claims get new numbers whenever an output is judged again."""
     out: dict[str, str] = {}
     for number, claim in enumerate(metadata.get("claims") or (), 1):
         out[f"claims/{number}"] = str(claim.get("claim"))
@@ -1266,7 +1266,7 @@ def _stratum(row: Row, by: str | None) -> str:
 
 
 def _equal_shares(n: int, sizes: dict[str, int], draw: random.Random) -> dict[str, int]:
-    """How many to draw of each stratum: the same number, and more of the large ones where small ones have too few."""
+    """Return how many items to draw from each stratum: equal numbers, more of large strata if small ones run out."""
     shares = dict.fromkeys(sizes, 0)
     left = min(n, sum(sizes.values()))
     while left:
@@ -1307,7 +1307,7 @@ __all__ = ["AuditReport", "audit", "latest_audit"]
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit found."""
+    """The findings of an audit."""
 
     id: str = ""
     judge: list[str]
@@ -1428,7 +1428,7 @@ def _examples(items: Sequence[AuditItem], attacks: Mapping[str, Any], per_attack
 def _positions(
     items: Sequence[AuditItem], judge: Any, store: Store, options: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
-    """Which position a pairwise judge prefers between two right answers, in both orders: (position, example)."""
+    """Return the position that a pairwise judge prefers between two right answers in both orders, with the example."""
     examples = []
     for item in items:
         answers = {"answer": item.right, "second": item.paraphrase}

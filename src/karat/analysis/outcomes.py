@@ -31,7 +31,7 @@ MOST_READ = 1000
 
 
 class ItemPlace(NamedTuple):
-    """Where an item is."""
+    """The place of an item: example, unit, attempt."""
 
     position: int
     attempt: int
@@ -232,5 +232,5 @@ def _spread(values: NDArray[np.float64]) -> Spread:
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds for people."""
+    """Format seconds for people."""
     return "<0.001" if 0 < seconds < 0.001 else f"{seconds:.3f}"

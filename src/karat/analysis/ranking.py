@@ -150,7 +150,7 @@ class Ranking(Analysis, msgspec.Struct, frozen=True):
         return [*found, bias]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON-able values."""
+        """Return everything as JSON values."""
         return {"kind": "ranking", **msgspec.to_builtins(self)}
 
     def blocks(self) -> list[Block]:
@@ -191,7 +191,7 @@ def tally_results(
 
 
 class _Verdict(NamedTuple):
-    """What a result says about its runs."""
+    """The verdict of a result on its runs."""
 
     compared: tuple[Compared, ...]
     missing: tuple[tuple[str, str], ...]
@@ -351,7 +351,7 @@ class _Comparisons:
         self._found = self._found[places]
 
     def counts(self, items: Sequence[bool]) -> Counter[int]:
-        """How many comparisons of some items each example has."""
+        """Count the comparisons of each example."""
         chosen = self._examples[np.array(items, bool)[self._codes]] if items else self._examples[:0]
         return Counter(chosen.tolist())
 
@@ -827,7 +827,7 @@ def plan_rank(
     amend: EvaluationLike | Sequence[EvaluationLike] | None = None,
     store: StoreLike | None = None,
 ) -> RankingPlan:
-    """Which comparisons `rank` would make, how many are there, and what the missing ones would cost."""
+    """Return the comparisons that `rank` would make, how many exist already, and the cost of the missing ones."""
     things, earlier = [*as_list(runs), *more], as_list(amend)
     the_store = store_of(store, things, earlier)
     compared, _ = runs_and_evaluations(the_store, [*earlier, *things])
@@ -997,7 +997,7 @@ class RankingPlan(msgspec.Struct, frozen=True):
     """Why the cost is not known."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON-able values."""
+        """Return everything as JSON values."""
         return {"kind": "ranking plan", **msgspec.to_builtins(self)}
 
     def report(self) -> str:

@@ -67,7 +67,7 @@ def usual_estimate(
 
 
 class Source(NamedTuple):
-    """Where the results of one run by one evaluator are."""
+    """Where the results of one run by one evaluator are stored."""
 
     evaluation: Evaluation
     spec: EvaluatorSpec
@@ -107,7 +107,7 @@ class Scores:
         return self._have(load_columns(self.run, ()))
 
     def _have(self, outputs: ItemColumns) -> NDArray[np.bool_]:
-        """Which items are among some outputs."""
+        """Return a mask of the items that some outputs have."""
         import numpy as np
 
         places, many = {name: place for place, name in enumerate(self.names)}, max(1, len(self.names))
@@ -268,7 +268,7 @@ def runs_and_evaluations(
 
 
 def handle_of(store: Store, given: RunOrEvaluation) -> Any:
-    """What an id names; `latest` is the latest run."""
+    """Return the object with an id; `latest` is the latest run."""
     if given == "latest":
         return store.runs.get("latest")
     return store.get(given) if isinstance(given, str) else given

@@ -95,7 +95,7 @@ class Summary(msgspec.Struct, frozen=True):
         return f"Nothing has judged these runs yet: {wording(f'karat evaluate {ids} -e NAME', 'call karat.evaluate')}."
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON-able values."""
+        """Return everything as JSON values."""
         return {"kind": "report", **msgspec.to_builtins(self)}
 
 
@@ -382,7 +382,7 @@ class Grid(msgspec.Struct, frozen=True):
     """The best variant by each metric, in a sentence."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON-able values."""
+        """Return everything as JSON values."""
         return {"kind": "grid", **msgspec.to_builtins(self)}
 
 
@@ -469,7 +469,7 @@ def _cost(usage: dict[str, Usage]) -> str:
 
 
 def _lines(comparison: Comparison) -> list[Block]:
-    """One line for each variant: how it compares with the first by each metric."""
+    """Return one line for each variant that compares it with the first by each metric."""
     labels = {run.id: run.label for run in comparison.runs}
     metrics = list(dict.fromkeys(each.metric for each in comparison.differences))
     rows = []

@@ -378,7 +378,7 @@ class RunTable:
         return int(self.positions[row]), attempt, unit
 
     def row_of(self, position: int, attempt: int, unit: str) -> int | None:
-        """The row of an item."""
+        """Return the row of an item."""
         if (attempt, unit) not in self.names:
             return None
         code = self.names.index((attempt, unit))
@@ -544,7 +544,7 @@ class RunTable:
         return chosen[np.argsort(-keys if descending else keys, kind="stable")]
 
     def counts(self, chosen: NDArray[np.int64] | None = None) -> dict[str, int]:
-        """How many rows have each status."""
+        """Count the rows of each status."""
         statuses = self.statuses if chosen is None else self.statuses[chosen]
         found = dict.fromkeys(filters.STATUSES, 0)
         for code, count in enumerate(np.bincount(statuses, minlength=PENDING + 1).tolist()):
@@ -657,7 +657,7 @@ class ComparedTable:
         return self.first.name(mine) if mine >= 0 else self.second.name(int(self.second_rows[row]))
 
     def row_of(self, position: int, attempt: int, unit: str) -> int | None:
-        """The row of an item."""
+        """Return the row of an item."""
         for table, rows in ((self.first, self.first_rows), (self.second, self.second_rows)):
             mine = table.row_of(position, attempt, unit)
             if mine is not None:
@@ -671,7 +671,7 @@ class ComparedTable:
         return filters.CHANGES[self.changes[row]]
 
     def counts(self, chosen: NDArray[Any] | None = None) -> dict[str, int]:
-        """How many rows are better, worse, the same, missing and not applicable."""
+        """Count the rows that are better, worse, the same, missing and not applicable."""
         changes = self.changes if chosen is None else self.changes[chosen]
         counts = np.bincount(changes, minlength=len(filters.CHANGES)).tolist()
         return dict(zip(filters.CHANGES, counts, strict=True))
@@ -684,7 +684,7 @@ class ComparedTable:
         return self.second, self.second_rows, field.removeprefix("second.")
 
     def numbers(self, field: str) -> Sequence[Floats] | None:
-        """As the columns of a filter; `score` is that of the evaluator compared, in the second run."""
+        """Return the numeric columns for a filter; `score` is that of the compared evaluator in the second run."""
         if field == "difference":
             return [self.differences]
         if field == "first":
@@ -696,7 +696,7 @@ class ComparedTable:
         return None if found is None else [self._taken(each, rows, np.nan) for each in found]
 
     def labels(self, field: str) -> tuple[NDArray[Any], Sequence[Sequence[Any]]] | None:
-        """As the columns of a filter."""
+        """Return the text columns for a filter."""
         if field == "changed":
             return self.changes, [(name,) for name in filters.CHANGES]
         table, rows, name = self._of(field)

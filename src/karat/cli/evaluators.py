@@ -27,7 +27,7 @@ LONGEST = 2_000
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the name."""
+    """Declare the argument NAME."""
     parser.add_argument("name", metavar="NAME", nargs="?", help="the evaluator to describe")
 
 

@@ -19,7 +19,7 @@ ENDINGS = {".mmd": "mermaid", ".mermaid": "mermaid", ".md": "mermaid", ".txt": "
 
 
 def add_arguments(parser: Parser) -> None:
-    """Which task, and how to draw it."""
+    """Declare the task and the options of the drawing."""
     parser.add_argument("task", metavar="TASK", help="a graph task")
     parser.option(
         "--format",

@@ -28,7 +28,7 @@ GRAPH_SCHEMA = "graph.schema.json"
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the folder."""
+    """Declare the argument FOLDER."""
     parser.add_argument(
         "folder", metavar="DIR", help="the folder to write into; created if it does not exist"
     )

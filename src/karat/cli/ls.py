@@ -153,7 +153,7 @@ def _blocks(
 
 
 def age(seconds: float) -> str:
-    """How long ago something was made: `now`, `5 min`, `3 h`, `2 d`; the date where that is more than 30 days."""
+    """Format the age of an object: `now`, `5 min`, `3 h`, `2 d`, or the date if it is older than 30 days."""
     if seconds < 60:
         return "now"
     for limit, unit, name in ((3600, 60, "min"), (86400, 3600, "h"), (30 * 86400, 86400, "d")):

@@ -42,7 +42,7 @@ class Gates:
         self.gates = gate(aggregation, *thresholds) if aggregation is not None and thresholds else []
 
     def document(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the document that --json prints."""
         from karat.analysis.gates import worst
 
         return {"gates": msgspec.to_builtins(self.gates), "verdict": worst(self.gates)} if self.gates else {}
@@ -74,7 +74,7 @@ def counted(handle: Any) -> Any:
 
 
 def latest_notice(handle: Any) -> str:
-    """What `latest` is: its id and its tasks. A result that was returned is not newer than one made since."""
+    """Say which object `latest` is, with its tasks. Returning a stored result does not make it the latest one."""
     runs = [handle] if isinstance(handle, Run) else getattr(handle, "runs", [])
     tasks = list(dict.fromkeys(run.header.task for run in runs))
     named = f" ({', '.join(tasks[:3])}{', …' if len(tasks) > 3 else ''})" if tasks else ""
@@ -102,7 +102,7 @@ def usage_blocks(handles: Sequence[Any]) -> list[Block]:
 
 
 def next_steps(*handles: Any) -> list[Block]:
-    """What failed, and the commands that show it and the rows."""
+    """Return what failed, and the commands that show the failures and the rows."""
     there = [each for each in handles if each is not None]
     runs = [each for each in there if isinstance(each, Run) and each.counts.failed]
     failed = runs[:MOST_RUNS] + [each for each in there if not isinstance(each, Run) and each.counts.failed]
@@ -150,7 +150,7 @@ MOST_REASONS = 3
 
 
 def failure_texts(handle: Run | Evaluation) -> list[str]:
-    """How often the task or each evaluator failed and why, with the first example; the most frequent reasons."""
+    """Return how often the task or each evaluator failed, with the most frequent reasons and their first example."""
     from karat.analysis.outcomes import failure_reasons
 
     reasons = failure_reasons(handle)
@@ -266,5 +266,5 @@ STATUS_STYLES = {
 
 
 def status_text(status: str) -> str:
-    """A status in its colour."""
+    """Return a status with its colour."""
     return Styled(status, STATUS_STYLES.get(status, ""))

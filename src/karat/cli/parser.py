@@ -347,7 +347,7 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def positive(text: str) -> float:
-    """A number above 0."""
+    """Read a number above 0."""
     number = _number(text)
     if not (math.isfinite(number) and number > 0):
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
@@ -355,7 +355,7 @@ def positive(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """A number from 0 to 1."""
+    """Read a number from 0 to 1."""
     number = _number(text)
     if not 0 <= number <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")

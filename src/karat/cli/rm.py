@@ -17,7 +17,7 @@ from karat.cli.terminal import Terminal
 
 
 def add_arguments(parser: Parser) -> None:
-    """What to remove, and how."""
+    """Declare the objects to remove and the options."""
     parser.add_argument("ids", metavar="ID", nargs="+", help="the ids to remove")
     parser.option("--cascade", action="store_true", help="also remove everything that depends on them")
     parser.option("--dry-run", action="store_true", help="list the items, and remove nothing")

@@ -66,7 +66,7 @@ DEFINED_BY_EXPERIMENTS = {
 
 
 def add_arguments(parser: Parser) -> None:
-    """What to run, over what, and how."""
+    """Declare the target, the dataset and the options."""
     parser.add_argument(
         "target",
         metavar="TARGET",
@@ -229,7 +229,7 @@ def show_estimate(plan: Any, sample: int, batch: bool, terminal: Terminal) -> in
 
 
 def _target(given: argparse.Namespace) -> Target | None:
-    """What to run; None where no target is named."""
+    """Return the target of the command, or None if it has none."""
     if given.task is not None:
         if given.target is not None:
             raise UsageError(f"{given.target} and --task {given.task} are both tasks: remove one of them")
@@ -470,7 +470,7 @@ YAML = (".yaml", ".yml")
 
 
 class Target(NamedTuple):
-    """A thing to run."""
+    """The target of `karat run`."""
 
     kind: Literal["experiment", "graph", "function"]
     name: str
@@ -671,7 +671,7 @@ def boolean(text: str) -> bool:
 
 
 def arguments(text: str) -> dict[str, Any]:
-    """A JSON object."""
+    """Read a JSON object."""
     try:
         value = json.loads(text)
     except ValueError as error:

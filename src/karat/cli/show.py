@@ -171,7 +171,7 @@ def _footer(page: RowPage, given: argparse.Namespace, picked: bool) -> list[Bloc
 
 
 def _head(handle: Any) -> list[Block]:
-    """What the item is, in a few lines."""
+    """Describe the item in a few lines."""
     if isinstance(handle, StoredDataset):
         labels = [("labels", [", ".join(handle.labels)])] if handle.labels else []
         head = Heading(f"dataset {handle.label}, {plural(len(handle), 'example')}, {handle.id}")
@@ -497,13 +497,13 @@ def _call(call: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def _retries(call: dict[str, Any]) -> int:
-    """How often a request was sent again: an attempt is recorded where it failed."""
+    """Count the retries of a request: each failed attempt is recorded."""
     failed = len(call.get("metadata", {}).get("attempts", ()))
     return max(0, failed - 1) if call.get("error") else failed
 
 
 def _summary(output: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """What the task shows of an output in place of its values, which --json has; none without a summary."""
+    """Return the task's summary of an output, which replaces its values in text, or nothing without one."""
     summary = summary_of(output.get("metadata") or {})
     fields = [
         (name if place == 0 else "", [clean(line, LONGEST_VALUE)])
@@ -711,7 +711,7 @@ def _page_by_columns(
 
 
 def _row_count(handle: Rows) -> int | None:
-    """How many rows there are, as far as that is known without reading them."""
+    """Return the number of rows if it is known without reading them."""
     if isinstance(handle, StoredDataset):
         return len(handle)
     if isinstance(handle, Run):
@@ -841,7 +841,7 @@ class _Names:
         self._keys: set[str] = set()
 
     def seen(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """The same rows."""
+        """Return the same rows."""
         for row in rows:
             if len(self._metadata) < MOST_FIELDS:
                 self._metadata.update(dict.fromkeys(row.metadata))

@@ -89,7 +89,7 @@ class Terminal:
 
     @property
     def binary(self) -> BinaryIO:
-        """stdout for bytes."""
+        """Return stdout as a stream of bytes."""
         return self._out.buffer
 
     def reader_gone(self) -> None:

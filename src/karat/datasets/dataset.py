@@ -555,7 +555,7 @@ class FileExamples:
             yield id, _encode(Example(id, input, expected, metadata))
 
     def _parts(self) -> Iterator[tuple[int, Parts | BadRow]]:
-        """What each row is; a bad one ends the reading unless it is to be skipped."""
+        """Yield the parts of each row; an invalid row ends the reading unless such rows are skipped."""
         parts_of = self._selection.parts
         for line, row in self._source.read(check_keys=not self._is_sound):
             parts = row
@@ -710,7 +710,7 @@ class KeySet:
         return self._table[self._slot(key or 1)] != 0
 
     def add(self, key: int) -> bool:
-        """Whether it was new."""
+        """Add a key and return whether it was new."""
         key = key or 1  # 0 marks a free slot
         slot = self._slot(key)
         table = self._table
@@ -723,7 +723,7 @@ class KeySet:
         return True
 
     def _slot(self, key: int) -> int:
-        """Where the key is, or the free slot where it would be. Keys are hashes: their low bits will do."""
+        """Return the slot of the key, or the free slot for it. Keys are hashes, so their low bits choose the slot."""
         table = self._table
         mask = len(table) - 1
         slot = key & mask

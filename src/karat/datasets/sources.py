@@ -180,7 +180,7 @@ def source_problems(source: object, load: Load) -> list[tuple[Place, str]]:
 
 
 def _list_problems(sources: Sequence[Mapping[str, Any]]) -> list[tuple[Place, str]]:
-    """What is wrong with sources beside one another."""
+    """Return the problems of several sources taken together."""
     kinds = [each.get("join_type") for each in sources]
     if "vstack" in kinds:
         return [] if set(kinds) == {"vstack"} else [((), "either all sources are vstack or none is")]
@@ -258,7 +258,7 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 
 def _kind_problems(source: Mapping[str, Any]) -> list[tuple[Place, str]]:
-    """Values of the wrong kind."""
+    """Return a problem for each value of the wrong kind."""
     found: list[tuple[Place, str]] = []
     for key, (kind, words) in _KINDS.items():
         value = source.get(key)

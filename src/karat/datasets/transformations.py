@@ -26,7 +26,7 @@ _RANGE = re.compile(r"\s*\[\s*(-?\d*)\s*:\s*(-?\d*)\s*\]\s*")
 
 
 class DataTransform(ABC):
-    """Base of transformations."""
+    """Base class of data transformations."""
 
     streams: bool = False
     """Whether `transform` takes any iterable, and not only a list."""
@@ -35,7 +35,7 @@ class DataTransform(ABC):
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name in messages."""
         return type(self).__name__
 
     @abstractmethod
@@ -160,7 +160,7 @@ def _combined(how: str, rows: Iterable[Row], column: str) -> Any:
 
 
 def _ends(who: str, key: str, given: object, first: str) -> tuple[int, int]:
-    """How many rows to leave out at the start and at the end."""
+    """Return how many rows to drop at the start and at the end."""
     given = given or {}
     if not isinstance(given, Mapping):
         raise RequestError(f"{who}: {key} must be a mapping with {first} and from_end")

@@ -240,7 +240,7 @@ def record_writer(
     head: Mapping[str, Any] | None = None,
     stored: bool = False,
 ) -> RecordWriter:
-    """A writer of one format.
+    """Return the writer of a format.
 
     `columns` are the names and kinds of the columns of CSV, by default the fields of the first record; Parquet takes
     the types of the first thousand records. With `head`, JSON is that object with the records under `records`,

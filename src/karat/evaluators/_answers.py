@@ -80,7 +80,7 @@ class NumberReader:
         )
 
     def whole(self, text: str) -> Quantity | None:
-        """The number that the whole text is, or None; a full stop may end it."""
+        """Return the number if the text is nothing else, except for a full stop at its end; else None."""
         text = text.strip()
         match = self._pattern.fullmatch(text) or self._pattern.fullmatch(text.removesuffix("."))
         return self._quantity(match) if match else None
@@ -576,7 +576,7 @@ class ChoiceMatch(ReferenceEvaluator[object]):
 
 
 def shared_count(have: Counter[Any], want: Counter[Any]) -> int:
-    """How many items two sides share, each as often as it occurs in both."""
+    """Count the items that two sides share, each as often as it occurs in both."""
     # The smaller side is gone through: an output may be long, and its references many.
     smaller, larger = (have, want) if len(have) <= len(want) else (want, have)
     return sum(min(count, larger[item]) for item, count in smaller.items() if item in larger)
@@ -593,7 +593,7 @@ def f1(shared: int, output: int, reference: int) -> tuple[float, float, float]:
 
 @register_evaluator("set_match")
 class SetMatch(ReferenceEvaluator[tuple[object, Counter[Any] | None]]):
-    """How much of the reference's list the output's list has, in any order: F1, precision or recall.
+    """The overlap of the output's list with the reference's in any order: F1, precision or recall.
 
     A list is a JSON list, the text of one, or, with `separator`, text cut at it. An item named twice counts
     once, unless `duplicates` is true. `measure` is the score: `f1`, `precision`, `recall`, or `exact`

@@ -62,13 +62,13 @@ class ParameterCheck:
         return float(value)
 
     def whole(self, name: str, value: object, low: int) -> int:
-        """A whole number of at least `low`."""
+        """Check an integer of at least `low`."""
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise self.refuse(name, f"a whole number of {low} or more", value)
         return value
 
     def choice(self, name: str, value: object, known: Iterable[str]) -> str:
-        """One of a few words."""
+        """Check a word from a list of choices."""
         known = list(known)
         if not isinstance(value, str) or value not in known:
             hint = did_you_mean(value, known) if isinstance(value, str) else f"known: {', '.join(known)}"
@@ -84,7 +84,7 @@ class ParameterCheck:
         return dict(value)
 
     def text(self, name: str, value: object) -> str:
-        """Text that is not empty."""
+        """Check a text that is not empty."""
         if not isinstance(value, str) or not value:
             raise self.refuse(name, "non-empty text", value)
         return value
@@ -94,7 +94,7 @@ class ParameterCheck:
         return None if value is None else self.text(name, value)
 
     def paths(self, name: str, value: object) -> tuple[str | None, str | None]:
-        """Where to look in the output and in the reference: one dotted path for both, or `{output, reference}`."""
+        """Read the paths in the output and in the reference: one dotted path for both, or `{output, reference}`."""
         if not isinstance(value, Mapping):
             return (self.path(name, value),) * 2
         for side in value:
@@ -103,7 +103,7 @@ class ParameterCheck:
         return output, reference
 
     def texts(self, name: str, value: object) -> list[str]:
-        """One text or a list of them, as a list; none of them empty."""
+        """Return one text or a list of texts as a list; an empty text is an error."""
         if isinstance(value, str):
             value = [value]
         if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)) or not value:
@@ -177,11 +177,11 @@ class EvaluatesRuns(Protocol):
 
 
 class Scores(Protocol):
-    """What declares which scores an evaluator gives: an evaluator, or its stored description."""
+    """The declared range and direction of scores: an evaluator, or its stored description."""
 
     @property
     def key(self) -> str:
-        """The key of its results."""
+        """The key of the results."""
 
 
 class Evaluator:
@@ -413,7 +413,7 @@ def checked_bounds(bounds: object, who: str) -> Bounds | None:
 
 
 def score_range(evaluator: Scores) -> tuple[float | None, float | None]:
-    """Where the scores of an evaluator (or of its spec) lie, by what it declares; None where they have no bound."""
+    """Return the declared range of an evaluator's (or its spec's) scores; None for a side without a bound."""
     bounds = checked_bounds(getattr(evaluator, "bounds", None), f"evaluator {evaluator.key!r}")
     return (0.0, 1.0) if getattr(evaluator, "pass_fail", False) else bounds or (None, None)
 
@@ -522,7 +522,7 @@ class FunctionEvaluator(Evaluator):
 
 
 def as_result(given: object, key: str) -> Result:
-    """What an evaluator returned, as a Result under the key it has in this evaluation."""
+    """Return an evaluator's return value as a Result with its key in this evaluation."""
     if isinstance(given, Result):
         return given if given.key == key else msgspec.structs.replace(given, key=key)
     if given is None:

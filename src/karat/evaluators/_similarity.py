@@ -55,7 +55,7 @@ class TextEmbedder:
         return self._model is not None and not self.is_local
 
     def embed(self, texts: list[str]) -> list[Sequence[float]]:
-        """One vector for each text."""
+        """Return one vector for each text."""
         held: dict[str, Sequence[float]] = getattr(self._held, "vectors", {})
         missing = [text for text in dict.fromkeys(texts) if text not in held]
         found = dict(zip(missing, self._ask(missing), strict=True)) if missing else {}
@@ -183,7 +183,7 @@ def cosine(first: Sequence[float], second: Sequence[float], who: str) -> float:
 
 @register_evaluator("embedding_similarity")
 class EmbeddingDistance(ReferenceEvaluator[str | None]):
-    """How close output and reference are in meaning: the cosine of their embeddings, below 0 counted as 0.
+    """The similarity of output and reference in meaning: the cosine of their embeddings, at least 0.
 
     The embeddings come from `embed_fn` (one text in, one vector out), from `embedder` (a model that `karat.models`
     knows) or from the sentence-transformers model `model_name`. Without any of them, they come from
@@ -610,7 +610,7 @@ def _measures(shared: int, output: int, reference: int) -> tuple[float, float, f
 
 
 def _parts(variant: str) -> str:
-    """What a variant counts: words, pairs of them, or words in the longest common order."""
+    """Return what a variant counts: words, pairs of words, or words in the longest common subsequence."""
     return {"rouge1": "words", "rouge2": "pairs of words"}.get(variant, "words, in order,")
 
 

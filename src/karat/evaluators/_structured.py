@@ -107,7 +107,7 @@ _KINDS = {
 
 
 def kind_of_json(value: object) -> str:
-    """What JSON calls a value."""
+    """Return the JSON name of a value's type."""
     if value is None:
         return "null"
     if isinstance(value, bool):

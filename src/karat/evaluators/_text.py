@@ -129,7 +129,7 @@ class ExactMatch(ReferenceEvaluator[Any]):
 
 
 def _labels(output: object, reference: object) -> dict[str, Any]:
-    """What a classification counts: both sides, where they are short enough to be classes."""
+    """Return both sides as labels of a classification if they are short enough to be classes."""
     if not (_is_label(reference) and (output is None or _is_label(output))):
         return {}
     return {"golden": reference, "predicted": output}
@@ -387,7 +387,7 @@ def _is_latin(text: str) -> bool:
 
 @register_evaluator("edit_distance")
 class EditDistance(ReferenceEvaluator[str | None]):
-    """How close the output is to the reference: 1 − edits / length of the longer one.
+    """The similarity of output and reference: 1 − edits / length of the longer one.
 
     The edits are insertions, deletions and replacements of characters (Levenshtein); `value` is their
     number. Two empty texts are the same. Texts over `max_length` characters are an error of their item,
@@ -538,7 +538,7 @@ _DIFFERENT = {each: frozenset(_PLAIN.replace(each.lower(), "").replace(each.uppe
 
 
 def _parting(a: str, b: str) -> int:
-    """Where two texts that are not equal begin to differ; by halving, so that each look is one fast comparison."""
+    """Find where two texts begin to differ, by bisection: each step is one fast comparison."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -586,7 +586,7 @@ _nfkc = functools.partial(unicodedata.normalize, "NFKC")
 
 @functools.lru_cache(4_096)
 def _first(character: str) -> str:
-    """What a text that begins with this character begins with, however it is cased, composed or spelled."""
+    """Return all first characters that a text may have in other cases, compositions or spellings of this one."""
     return unicodedata.normalize("NFKD", character.casefold()).casefold()[0]
 
 

@@ -150,7 +150,7 @@ SCALARS = frozenset({str, int, bool, type(None)})
 
 
 class TextRules(msgspec.Struct, frozen=True):
-    """What counts as the same text."""
+    """The rules by which two texts count as the same."""
 
     case_sensitive: bool = True
     strip: bool = False
@@ -441,7 +441,7 @@ class ReferenceEvaluator(Evaluator, Generic[Prepared]):
         return self.judge(self.prepare(output), references[0])
 
     def _sides(self, outputs: Any, reference: Any) -> tuple[Any, list[Any]]:
-        """What is compared: the output at its path, and the reference or references at theirs."""
+        """Return the two sides to compare: the output and the references, each at its path."""
         if reference is None:
             raise CannotJudge(f"{self.key} compares with a reference, but this item has none")
         if self._output_path is not None:

@@ -25,7 +25,7 @@ def run_lengths(counts: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class _Units:
-    """How many units each example of a run has."""
+    """The number of units of each example of a run."""
 
     def __init__(self, header: RunHeader) -> None:
         self._starts: list[int] = []

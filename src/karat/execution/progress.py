@@ -184,7 +184,7 @@ class NotebookProgress:
                 bar.update(shown)
 
     def html(self, progress: Progress) -> str:
-        """The bar and its text."""
+        """Return the bar and its text."""
         from karat.formatting import escape_html  # as above
 
         text = ", ".join([f"{progress.done:,} of {progress.total:,}", *progress.facts])

@@ -118,7 +118,7 @@ def _batched(estimate: RunEstimate) -> RunEstimate:
 
 
 def _endpoint_of(model: Model, batch: bool) -> Endpoint:
-    """Where a model is asked, with its price there."""
+    """Return the endpoint of a model, with its price there."""
     return model.in_batch if batch else model.endpoint
 
 
@@ -250,12 +250,12 @@ async def _counted_judge(
 
 
 def _name_of(runs: Sequence[PlannedRun]) -> str:
-    """What a judge judges: the outputs of a task, or runs against each other."""
+    """Name what a judge judges: the outputs of a task, or runs against each other."""
     return runs[0].task.name if len(runs) == 1 else f"{len(runs)} runs against each other"
 
 
 class _PerItem(msgspec.Struct, frozen=True):
-    """What a judge uses for one item. Costs are None where a price is unknown, seconds where there is no rate limit."""
+    """A judge's use per item. Costs are None if a price is unknown; seconds are None without a rate limit."""
 
     input: float
     output: float
@@ -272,7 +272,7 @@ async def _dry_run(
     bytes_per_token: float,
     batch: bool,
 ) -> _PerItem:
-    """What a judge uses for an item with an output of a length (None: as the reference)."""
+    """Return what a judge uses for an item with an output of this length (None: the length of the reference)."""
     judge: JudgeEvaluator = prepared.evaluator
     recorders = [_Recorder(model, batch) for model in judge.settings.models]
     dry = copy.copy(judge)
@@ -437,7 +437,7 @@ def _from_traces(
 
 
 def _cost(calls: Sequence[Call], batch: bool) -> float | None:
-    """What the calls of a record cost at list price, also those from the cache; None where a price is unknown."""
+    """Return the list price of a record's calls, including cache hits; None if a price is unknown."""
     total = 0.0
     for call in calls:
         usage = call.usage

@@ -351,7 +351,7 @@ def field_problems(built: Resolved, sample: DataSample) -> Iterator[Problem]:
 
 
 def record_notice(task: Any, dataset: Any) -> str:
-    """Which examples recorded outputs leave out."""
+    """Say which examples have no recorded output."""
     if not isinstance(task, RecordedOutputs) or isinstance(dataset, str):
         return ""
     recorded = task.ids
@@ -365,7 +365,7 @@ def record_notice(task: Any, dataset: Any) -> str:
 
 
 def reference_notice(plan: Plan) -> str:
-    """How many examples have no expected output, where an evaluator needs one."""
+    """Say how many examples lack an expected output that an evaluator needs."""
     from karat.evaluators._base import resolve_evaluator
 
     if isinstance(plan.dataset, str):

@@ -214,7 +214,7 @@ class Configuration:
 
     @property
     def node_names(self) -> list[str]:
-        """The names of the nodes."""
+        """Return the names of the nodes."""
         return list(self.plan.nodes)
 
 
@@ -318,7 +318,7 @@ def read_outline(place: TaskPlace) -> GraphPlan:
 
 
 def jsonable(value: object) -> Any:
-    """What YAML gave, with the keys of mappings as they are written: texts."""
+    """Return a YAML value with the keys of mappings as text, as they are written."""
     if isinstance(value, Mapping):
         return {
             str(key).lower() if isinstance(key, bool) else str(key): jsonable(item)
@@ -497,7 +497,7 @@ def _instead(variable: str, name: str, plan: GraphPlan, known: list[str]) -> str
 
 
 def _check_sources(configuration: Configuration, have: set[str], problems: Problems) -> None:
-    """Where everything that nodes set is declared: keys and output fields that nothing sets."""
+    """Report keys and output fields that no node sets, if all nodes declare what they set."""
     for name, node in configuration.plan.nodes.items():
         call = getattr(node, "call", None)
         for key in ("golden_key", "predicted_key") if isinstance(call, UnitMetrics) else ():

@@ -160,7 +160,7 @@ class _Export:
         self._unset = dict.fromkeys(self._owed, 0)
 
     def write(self) -> Written:
-        """One pass over the outputs for all that streams; another for each processor that wants a list."""
+        """Write the files in one pass over the outputs, and one more for each processor that needs a list."""
         reports = [_Report(p, self._metadata(p)) for p in self.processors]
         streaming = [r for r in reports if r.processor.streams and not r.processor.use_previous]
         for report in streaming:
@@ -354,7 +354,7 @@ class _Report:
         return self._broken() if given is None else given
 
     def kept(self, records: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The records that pass its filter."""
+        """Return the records that pass the filter."""
         keep = self.processor.keep
         if keep is None:
             return list(records)

@@ -119,7 +119,7 @@ class TaskPlace:
 
 
 def find_task(name: str) -> TaskPlace:
-    """The task a name means."""
+    """Return the task with a name."""
     file = _task_file(name)
     if file is not None:
         return TaskPlace(file)

@@ -114,7 +114,7 @@ class Edges:
         return list(order)
 
     def targets(self, node: str, state: object) -> list[str]:
-        """Where a record goes after a node."""
+        """Return the nodes that follow for a record."""
         out: list[str] = []
         for edge in self.after.get(node, ()):
             out += edge.targets if edge.condition is None else edge.decided(edge.condition(state))
@@ -241,7 +241,7 @@ def _names(given: list[str | None]) -> list[str]:
 
 
 def check_edges(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> None:
-    """What is wrong with the graph as a whole: no way in, nodes never reached, loops that never end, clashes."""
+    """Report problems of the whole graph: no entry, unreachable nodes, endless loops, clashes of names."""
     if not edges.after.get(START):
         graph.problem("no edge leads from START to a node", "edges")
         return
@@ -358,7 +358,7 @@ class NodeFailed(KaratError):
 
 
 def _mistakes(error: BaseException) -> str:
-    """What a pydantic model refused, in one line; its own text is several, with an address in each."""
+    """Return a pydantic error in one line; its own text has several, each with an address."""
     if type(error).__name__ != "ValidationError" or not callable(errors := getattr(error, "errors", None)):
         return ""
     try:
@@ -398,7 +398,7 @@ class GraphPlan:
     # What is known of it before it runs ------------------------------------------------
 
     def output_keys(self) -> list[str]:
-        """What its nodes set."""
+        """Return the keys that the nodes set."""
         return list(dict.fromkeys(key for node in self.nodes.values() for key in node.sets))
 
     @property
@@ -416,7 +416,7 @@ class GraphPlan:
         return [model for node in self.nodes.values() for model in node.models]
 
     def outcome(self) -> dict[str, Any]:
-        """What its nodes' results depend on beside the file and the code."""
+        """Return what the nodes' results depend on beside the file and the code."""
         return {name: node.outcome for name, node in self.nodes.items() if node.outcome is not None}
 
     def unset(self) -> list[str]:
@@ -424,7 +424,7 @@ class GraphPlan:
         return list(dict.fromkeys(name for names in self.wanted().values() for name in names))
 
     def wanted(self) -> dict[str, list[str]]:
-        """By node, the variables of its prompt that nothing before it is known to set."""
+        """Return, for each node, the variables of its prompt that no earlier node is known to set."""
         asking = {name: [(v, paths.parse(v).steps[0]) for v in n.variables] for name, n in self.nodes.items()}
         set_before = dict.fromkeys((key for pairs in asking.values() for pair in pairs for key in pair), 0)
         unknown = 0  # the nodes for which code may have set something: a record will tell
@@ -575,7 +575,7 @@ class _Walk:
         return self._distances[name], self._plan.numbers[name]
 
     def start(self, name: str) -> None:
-        """A node begins."""
+        """Record that a node starts."""
         del self._waiting[name]
         self._running.add(name)
         self._visits[name] = visits = self._visits.get(name, 0) + 1

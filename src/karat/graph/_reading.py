@@ -20,7 +20,7 @@ class Problems:
         self._notes: dict[tuple[int, str], None] = {}
 
     def add(self, place: Place, sentence: str) -> None:
-        """A mistake at a place."""
+        """Add a problem at a place."""
         self._found[self._told(place, sentence)] = sentence
 
     def note(self, place: Place, sentence: str) -> None:
@@ -88,7 +88,7 @@ class Section:
         self.problems.add((*self.place, *steps), sentence)
 
     def known(self, keys: Iterable[str]) -> None:
-        """Refuse every other key."""
+        """Report every other key as unknown."""
         keys = list(keys)
         for key in self.given:
             if key not in keys:
@@ -128,7 +128,7 @@ class Section:
                 self.problems.note((*self.place, key), f"has no effect{more}")
 
     def section(self, key: str) -> Section:
-        """A mapping inside."""
+        """Read a mapping."""
         return Section(self.given.get(key), (*self.place, key), self.problems)
 
     def sections(self, key: str) -> list[Section]:
@@ -138,7 +138,7 @@ class Section:
         ]
 
     def text(self, key: str, default: str | None = None, *, needed: bool = False) -> str | None:
-        """A text."""
+        """Read a text."""
         value = self.given.get(key)
         if value is None:
             if needed:
@@ -161,7 +161,7 @@ class Section:
         return default
 
     def whole(self, key: str, default: int, least: int = 0) -> int:
-        """A whole number."""
+        """Read an integer."""
         value = self.given.get(key)
         if value is None:
             return default
@@ -171,7 +171,7 @@ class Section:
         return value
 
     def items(self, key: str) -> list[Any]:
-        """A list."""
+        """Read a list."""
         value = self.given.get(key)
         if value is None:
             return []

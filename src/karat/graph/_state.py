@@ -158,7 +158,7 @@ class Message(dict[str, Any]):
 
     @property
     def content(self) -> Any:
-        """The text, or the parts."""
+        """The text, or the list of parts."""
         return self["content"]
 
     @property
@@ -183,7 +183,7 @@ class Message(dict[str, Any]):
 
 
 class SygraMessage:
-    """What a post-processor gets: the message a model answered with, as `.message`, and its attributes.
+    """The argument of a post-processor: the model's message as `.message`, and its attributes.
 
     SyGra gives a function the message itself, and a class this object.
     """

@@ -166,7 +166,7 @@ class GraphTask(Task):
 
 
 def _code(parts: list[Any]) -> str | None:
-    """One fingerprint of all the code that a graph calls; None where some of it cannot be known."""
+    """Return one fingerprint of all the code that a graph calls; None if the source of some of it is unknown."""
     known = {id(part): code_fingerprint(part) for part in _different(parts)}
     found = [known[id(part)] for part in parts]
     if any(each is None for each in found):

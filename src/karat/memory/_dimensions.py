@@ -38,7 +38,7 @@ class Dimension:
     """One of the six dimensions."""
 
     key: ClassVar[str]
-    """The key of its results."""
+    """The key of the results."""
     block: ClassVar[str]
     """Its block in `aggregate_metrics.json`."""
     of_sessions: ClassVar[bool] = True
@@ -101,7 +101,7 @@ def _listed(texts: Iterable[str]) -> str:
 
 
 def written(record: Record) -> list[Record]:
-    """The memories of a delta that count: added and updated ones."""
+    """The memories of a delta that count as written: added and updated ones."""
     return [each for each in record["memory_delta"] if each["op"] in ("add", "update")]
 
 

@@ -83,7 +83,7 @@ class JudgeChoice(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         return f"judge: {self.spec} (named by {_setting(self.named_by)})"
 
 
@@ -148,7 +148,7 @@ def choose_model(model: object = None) -> ModelChoice:
 
 
 def _listed(made: karat.Run | karat.Evaluation) -> str:
-    """How to see the failed items of a run or an evaluation."""
+    """Return the command that shows the failed items of a run or an evaluation."""
     records = "run.outputs()" if isinstance(made, karat.Run) else "evaluation.results()"
     return f"{wording(made.store.command('show', made.id, '--failed'), records)} lists them"
 

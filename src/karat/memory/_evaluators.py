@@ -139,7 +139,7 @@ class JudgedRecall(JudgedDimension):
 
 
 class JudgedCorrectness(JudgedDimension):
-    """Which memories of a delta are correct, hallucinated or irrelevant."""
+    """Judge which memories of a delta are correct, hallucinated or irrelevant."""
 
     name, prompt_name = "correctness", "correctness"
     dimension = BY_KEY["correctness"]
@@ -147,7 +147,7 @@ class JudgedCorrectness(JudgedDimension):
 
 
 class JudgedUpdate(JudgedDimension):
-    """Which updates a snapshot holds."""
+    """Judge which updates a snapshot holds."""
 
     name, prompt_name = "update", "update"
     dimension = BY_KEY["update"]
@@ -155,7 +155,7 @@ class JudgedUpdate(JudgedDimension):
 
 
 class JudgedInterference(JudgedDimension):
-    """Which interfering statements a snapshot holds."""
+    """Judge which interfering statements a snapshot holds."""
 
     name, prompt_name = "interference", "interference"
     dimension = BY_KEY["interference"]
@@ -163,7 +163,7 @@ class JudgedInterference(JudgedDimension):
 
 
 class JudgedEvidence(JudgedDimension):
-    """Which gold evidence the cited memories cover."""
+    """Judge which gold evidence the cited memories cover."""
 
     name, prompt_name = "evidence", "evidence"
     dimension = BY_KEY["evidence"]

@@ -507,7 +507,7 @@ class Batches:
             wait = min(LONGEST_POLL, wait * 1.5)
 
     async def _patiently(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """What `ask` returns, asked again after failures; BatchOpen after too many."""
+        """Return the result of `ask`, repeated after failures; raise BatchOpen after too many."""
         wait = FIRST_POLL
         for _ in range(UNREACHABLE):
             try:
@@ -558,7 +558,7 @@ class Batches:
 
 
 def _place(target: Target) -> str:
-    """Where the requests of one batch go: provider, model, URL and account.
+    """The destination of one batch's requests: provider, model, URL and account.
 
     The account is known by its key, of which 16 bits of a hash are stored: enough to tell that two keys differ, and too
     few to find out anything about them. A command prints another key each time, and stands for its account itself.

@@ -84,7 +84,7 @@ class Journal:
             raise
 
     def put(self, frame: bytes) -> bool:
-        """Append a row that `frame_of` made; False if there is no room for it."""
+        """Append a row made by `frame_of`; return False if there is no room for it."""
         start, end = self.end, self.end + len(frame)
         if end > self._size:
             return False
@@ -121,7 +121,7 @@ class Journals:
         self._usable = fcntl is not None
 
     def put(self, row: Row) -> Journal | None:
-        """Append a row; None where no file can be written: the row is then stored by its commit alone."""
+        """Append a row; return None if no file can be written: the row is then stored only by its commit."""
         if not self._usable:
             return None
         frame = frame_of(row)
@@ -265,7 +265,7 @@ def _columns(row: Row) -> tuple[bytes, str, float, float, str, int]:
 
 
 def _checksum(key: bytes, seconds: float, body: bytes) -> int:
-    """That of a reply under its key: a changed bit must not make it another answer."""
+    """Return the checksum of a reply under its key, so that a flipped bit cannot change an answer."""
     return zlib.crc32(body, zlib.crc32(_SECONDS.pack(seconds), zlib.crc32(key)))
 
 
@@ -331,7 +331,7 @@ class ReplyCache:
                 self._reader.execute("ROLLBACK")
 
     def put(self, key: bytes, model: str, body: bytes, seconds: float) -> asyncio.Future[None] | None:
-        """Store a reply: None if it is in the journal, where a kill cannot lose it; else a future of its commit."""
+        """Store a reply: return None if it is in the journal, where a kill cannot lose it, else a future commit."""
         row = (key, model, time.time(), seconds, body.decode("utf-8", "replace"))
         journal = self._journals.put(row)
         if journal is None:
@@ -400,7 +400,7 @@ class ReplyCache:
         writer.close()
 
     def _written(self, items: list[Uncommitted], stored: bool) -> None:
-        """Forget what is committed; what cannot be committed stays in the journal, for the next process."""
+        """Drop committed rows from the journal; rows that cannot be committed stay there for the next process."""
         self._end_reading()
         for row, committed, journal in items:
             if self._unwritten.get(row[0]) is row:

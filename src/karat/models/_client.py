@@ -110,7 +110,7 @@ class Model:
         return {k: v for k, v in self.endpoint.identity().items() if k != "parameters"}
 
     def identity(self) -> dict[str, Any]:
-        """What of this model belongs into the fingerprint of a run: no secret, and no accidental address."""
+        """Return the model's part of a run's fingerprint, without secrets and accidental addresses."""
         return self.endpoint.identity()
 
     @functools.cached_property
@@ -130,11 +130,11 @@ class Model:
 
     @property
     def context_tokens(self) -> int | None:
-        """How many tokens a prompt and its answer may have together; None if that is unknown."""
+        """Return how many tokens a prompt and its answer may have together; None if that is unknown."""
         return provider_of(self.endpoint).context_tokens(self.endpoint)
 
     def answer_tokens(self, limit: int | None = None, *, structured: bool = False) -> int | None:
-        """How many tokens an answer has at most: `limit`, else the limit of the model's parameters, else its own."""
+        """Return the most tokens of an answer: `limit`, else that of the model's parameters, else the model's own."""
         given = limit or self.endpoint.parameters.get("max_tokens")
         context = self.context_tokens
         if given is None:
@@ -175,7 +175,7 @@ class Model:
         self._refuse(read_options(options, self.endpoint.parameters))
 
     async def embed(self, texts: Sequence[str]) -> numpy.ndarray[Any, Any]:
-        """One vector for each text, for models that embed: an array of shape (texts, dimensions)."""
+        """Embed texts: return an array of shape (texts, dimensions)."""
         runtime, embedding = shared(), Embedding(self.endpoint, texts, current())
         try:
             embedded = await runtime.background.call(self._embed(runtime.service, embedding))
@@ -578,7 +578,7 @@ class Embedder(Model):
     """A model that only embeds. A subclass implements `vectors`, which runs in a thread."""
 
     def vectors(self, texts: Sequence[str]) -> Any:
-        """One vector for each text."""
+        """Return one vector for each text."""
         raise NotImplementedError
 
     async def generate(self, messages: Messages, **parameters: Any) -> Reply:

@@ -92,7 +92,7 @@ class SygraEntry:
 
 
 def _how_to_set(variable: str) -> str:
-    """How to set a variable of SyGra's, whose name a shell may not accept, and which may be in a file."""
+    """Say how to set a SyGra variable, whose name a shell may not accept, and which may be in a file."""
     hints = []
     if not variable.isidentifier():
         hints.append(f"a shell cannot export this name: env '{variable}=https://…' karat …")
@@ -120,7 +120,7 @@ class Timeouts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How often and how patiently a call is tried again: full jitter up to `base` · 2ⁿ, at most `cap` seconds."""
+    """The retries of a call: full jitter up to `base` · 2ⁿ, at most `cap` seconds."""
 
     limit: int = 10
     base: float = 0.5
@@ -163,7 +163,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.price and self.price.at_tier(requested_tier(extra if isinstance(extra, Mapping) else {}))
 
     def identity(self) -> dict[str, Any]:
-        """What of this belongs into the fingerprint of a run: everything that can change an answer."""
+        """Return the endpoint's part of a run's fingerprint: everything that can change an answer."""
         out: dict[str, Any] = {
             "provider": self.provider,
             "api": self.api,

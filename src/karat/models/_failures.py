@@ -23,7 +23,7 @@ LONGEST_RAW = 100_000
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One request that failed, and how long was waited before the next."""
+    """One failed request, and the wait before the next."""
 
     error: str
     message: str
@@ -59,7 +59,7 @@ class ModelFailure(KaratError):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What belongs beside the message in a stored failure: the attempts, and the raw answer."""
+        """The metadata of a stored failure: the attempts and the raw answer."""
         out: dict[str, Any] = {}
         if self.attempts:
             out["attempts"] = [msgspec.to_builtins(attempt) for attempt in self.attempts]

@@ -225,7 +225,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model answered. `seconds` is the provider's own time, also for a cache hit."""
+    """A model's reply. `seconds` is the provider's own time, also for a cache hit."""
 
     text: str = ""
     tool_calls: list[ToolCall] = []
@@ -445,7 +445,7 @@ def unknown_parameter(name: str, value: object) -> str:
 
 
 def number(name: str, value: object) -> float:
-    """A temperature."""
+    """Check a temperature."""
     if type(value) is not float:  # the usual kind is not looked at twice: this is done for every call
         if not isinstance(value, Real) or isinstance(value, bool):
             raise RequestError(f"{name} is {clip(value)}: it must be a number, 0 or more")
@@ -456,7 +456,7 @@ def number(name: str, value: object) -> float:
 
 
 def whole(name: str, value: object) -> int:
-    """A seed."""
+    """Check a seed."""
     if type(value) is int:
         return value
     if not isinstance(value, Integral) or isinstance(value, bool):
@@ -472,7 +472,7 @@ def count(name: str, value: object) -> int:
 
 
 def effort_level(name: str, value: object) -> str:
-    """How much a model thinks before it answers."""
+    """Check a level of effort."""
     if value is False:  # what YAML makes of `off`
         return "none"
     if value not in EFFORTS:
@@ -481,7 +481,7 @@ def effort_level(name: str, value: object) -> str:
 
 
 def flag(name: str, value: object) -> bool:
-    """Yes or no."""
+    """Check a boolean."""
     if not isinstance(value, bool):
         raise RequestError(f"{name} is {clip(value)}: it must be true or false")
     return value

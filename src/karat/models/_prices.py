@@ -70,12 +70,12 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.input and not self.output
 
     def in_batch(self) -> Price:
-        """What the same costs by the provider's batch API; a search costs what it always does."""
+        """Return the price through the provider's batch API; a search has no discount."""
         share = 1.0 if self.batch is None else self.batch
         return msgspec.structs.replace(self._scaled(share), batch=None, tiers={})
 
     def at_tier(self, tier: str) -> Price | None:
-        """What the same costs at a service tier as `served_tier` names it; None where that is unknown."""
+        """Return the price at a service tier as `served_tier` names it; None if that is unknown."""
         share = 1.0
         for name in filter(None, tier.split("+")):
             if name not in self.tiers:

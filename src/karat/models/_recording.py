@@ -126,7 +126,7 @@ class recording(list[Call]):
                 raise self.stopped
 
     def occurrence(self, request: bytes) -> int:
-        """How often this request was made in this item, this time included."""
+        """Return the occurrence number of this request in this item."""
         with _counting:
             if self._seen is None:
                 self._seen = {}

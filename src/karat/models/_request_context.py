@@ -231,7 +231,7 @@ def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def redactor_of(secrets: tuple[str, ...]) -> Redactor:
-    """What removes these secrets; kept, since reading one takes longer than using it."""
+    """Return the redactor of these secrets; cached, because building one takes longer than using it."""
     return Redactor(secrets)
 
 

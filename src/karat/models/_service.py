@@ -70,7 +70,7 @@ MOST_PAUSES = 10
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False):
-    """What one request may take, and who has to agree to it."""
+    """What one request may use, and the limits that must grant it."""
 
     budget: Budget | None
     worst: float
@@ -137,7 +137,7 @@ class Service:
         return self._cache
 
     async def generate(self, context: RequestContext) -> Reply:
-        """The reply to one call."""
+        """Return the reply to one call."""
         request = context.request
         if request.n > 1 and not provider_of(context.endpoint).several(context.endpoint):
             return await self._one_by_one(context)
@@ -166,7 +166,7 @@ class Service:
             return None
 
     async def _shared(self, context: RequestContext, key: bytes) -> Reply:
-        """Where examples share an answer: identical calls in flight are made once."""
+        """Share one answer among examples: identical calls in flight are made once."""
         while (flight := self._flights.get(key)) is not None:
             try:
                 asked = await asyncio.shield(flight)
@@ -310,7 +310,7 @@ class Service:
     async def _request(
         self, context: RequestContext, request: Request, attempts: list[Attempt]
     ) -> ProviderReply:
-        """One answer of the provider, with retries."""
+        """Return one answer of the provider, with retries."""
         endpoint = context.endpoint
         provider = provider_of(endpoint)
         held = request.schema is not None and context.native_schema
@@ -388,7 +388,7 @@ class Service:
         attempts: list[Attempt],
         reservation: Reservation,
     ) -> A:
-        """What `read` makes of the reply to a body, sent within limits and budget, with retries."""
+        """Send a body within limits and budget, with retries, and return what `read` makes of the reply."""
         refusals, most = target.refusals, target.endpoint.limits.tokens_per_minute
         if most is not None and reservation.tokens > most:
             raise RequestError(
@@ -421,7 +421,7 @@ class Service:
         reservation: Reservation,
         refusals: int,
     ) -> A:
-        """One request: budget, limits, the wire. A place is never held while waiting to ask again."""
+        """Send one request: budget, limits, HTTP. No slot is held while waiting for a retry."""
         budget, worst, timing = reservation.budget, reservation.worst, reservation.timing
         queued = time.perf_counter()
         if budget is not None:

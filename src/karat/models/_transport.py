@@ -189,7 +189,7 @@ class Target:
         return answer, response.headers
 
     def _shown(self, error: Exception) -> str:
-        """What an error says. It may quote what the server sent, and a server may return the key."""
+        """Return the text of an error with secrets removed: a server may send the key back."""
         return self.redactor.in_text(str(error))
 
     def refuse(self, refusal: CredentialsRefused) -> None:
@@ -538,7 +538,7 @@ class _Decompressor:
                 raise failure
 
     def read(self, data: bytes) -> bytes:
-        """What the next piece holds."""
+        """Return the content of the next piece."""
         for at in range(len(self.encodings)):
             data = self._undo(at, data)
         return data
@@ -625,7 +625,7 @@ def failure_of(
 
 
 def _where_the_key_is_set(endpoint: Endpoint) -> str:
-    """How to set the key of a model."""
+    """Say how to set the key of a model."""
     if endpoint.key_command:
         return "correct api_key_command in models.yaml, which printed it"
     if endpoint.key_env:

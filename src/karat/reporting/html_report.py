@@ -92,7 +92,7 @@ narrow plot has room for no more, and a report on ten runs repeats each label mo
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What a report is written from, beside the summary."""
+    """The content of a report beside its summary."""
 
     summary: Summary
     comparisons: list[Comparison] = []
@@ -178,7 +178,7 @@ def _compared(store: Store, summary: Summary, confidence: float) -> list[Compari
 
 
 def _shown_metric(summary: Summary, key: str, sources: dict[str, dict[str, Source]]) -> UsualMetric:
-    """By what runs are compared: the usual metric of an evaluator, or the other one if the report shows that alone."""
+    """Return the metric that compares runs: the evaluator's usual one, or another if the report shows only that."""
     shown = {
         each.estimate.aggregator
         for each in summary.metrics
@@ -194,7 +194,7 @@ def _kind(table: AggregateTable) -> str:
 
 
 def write_report(content: Content) -> str:
-    """The HTML document."""
+    """Write the HTML document."""
     return _Report(content).document()
 
 
@@ -980,7 +980,7 @@ _GATE = {"holds": "holds", "fails": "fails", "undecided": "is undecided"}
 def _compared_sentences(
     comparison: Comparison, labels: Mapping[str, str], metrics: Sequence[Metric]
 ) -> list[str]:
-    """What follows from a comparison: a sentence for each metric, however many runs there are."""
+    """State the conclusions of a comparison in a sentence for each metric."""
     if len(comparison.runs) == 2:
         found = list(comparison.differences)
         if len(found) > MOST_METRICS:  # a difference that was found is not among those left out
@@ -1127,7 +1127,7 @@ def _of(estimate: Estimate) -> str:
 
 
 def _run_cost(run: RunSummary) -> float | None:
-    """What a run cost; None where that is unknown, or where it called no model."""
+    """Return the cost of a run; None if it is unknown or no model was called."""
     costs = [usage.cost for usage in run.usage.values()]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if costs and len(known) == len(costs) else None
@@ -1140,7 +1140,7 @@ def _usage(usage: Mapping[str, Any]) -> list[str]:
 
 
 def _side(pieces: Sequence[Piece], mine: str) -> Markup:
-    """One of two texts, with what only it has marked."""
+    """Return one of two texts with its differences marked."""
     out: list[Child] = []
     for piece in pieces:
         if piece.kind == "left_out":

@@ -387,7 +387,7 @@ def _in_words(row: PlotRow, *, signed: bool) -> str:
 
 
 def digits_of(estimate: Estimate) -> int:
-    """How many decimals an estimate is worth showing."""
+    """Return the number of decimals for an estimate."""
     largest = max([abs(v) for v in (estimate.value, estimate.low, estimate.high) if v is not None] or [0.0])
     return 3 if largest < 10 else 1 if largest < 1000 else 0
 
@@ -606,7 +606,7 @@ def _frontier(points: Sequence[Point], sign: float) -> set[int]:
 def bars(
     title: str, rows: Sequence[tuple[str, int, About]], *, width: float = WIDE, tone: Tone = "bad"
 ) -> Plot:
-    """Counts below each other."""
+    """Draw counts as horizontal bars."""
     most = max([count for _, count, _ in rows] or [1])
     label = min(width * 0.5, max([text_width(name) for name, _, _ in rows] or [0.0]) + 14)
     space = width - label - 70
@@ -625,7 +625,7 @@ def bars(
 def failures(
     title: str, kinds: Sequence[FailureKind], labels: Mapping[str, str], *, width: float = WIDE
 ) -> Plot:
-    """How often each kind of failure occurred."""
+    """Draw the number of failures of each kind."""
     rows = []
     for kind in kinds:
         where = labels.get(kind.where, kind.where)

@@ -350,7 +350,7 @@ class _Kappa:
         return found
 
     def influence(self, shares: Floats) -> Floats:
-        """How much an item of each cell moves kappa (Fleiss, Cohen & Everitt 1969)."""
+        """Return the influence of an item of each cell on kappa (Fleiss, Cohen & Everitt 1969)."""
         rows, columns = shares.sum(axis=1), shares.sum(axis=0)
         by_row, by_column = self.credit @ columns, rows @ self.credit
         observed, rest = float((shares * self.credit).sum()), 1.0 - float(rows @ by_row)
@@ -366,7 +366,7 @@ class _Kappa:
 
 
 def _patterns(cells: Sequence[int], clusters: Sequence[Hashable] | None, size: int) -> tuple[Floats, Floats]:
-    """How often each pattern of a cluster's items occurs, and the patterns: those seen, then one for each cell."""
+    """Count the patterns of a cluster's items, and return the patterns: those seen, then one for each cell."""
     import numpy as np
 
     if clusters is None:

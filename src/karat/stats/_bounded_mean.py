@@ -137,7 +137,7 @@ class BoundedMean:
         return weight(means <= _OUTER, self.mean), weight(means >= 1.0 - _OUTER, 1.0 - self.mean)
 
     def _seen(self, near: NDArray[np.bool_]) -> float:
-        """How many clusters of the usual size some clusters are worth: many small ones say little about a large one."""
+        """Return how many clusters of the usual size these are worth: small ones say little about a large one."""
         items = float(self.counts[near] @ self.sizes[near])
         return min(float(self.counts[near].sum()), items / self.usual_size)
 
@@ -173,7 +173,7 @@ class BoundedMean:
         return max(found)
 
     def smallest_effect(self, confidence: float, power: float) -> float | None:
-        """How far from 0 a mean difference must be for the test to find it with this power.
+        """Return the mean difference that the test finds with this power.
 
         It is found when the limit of the expected data is the normal quantile of the power times the standard error
         away from 0. The expected data are the differences seen and one more, as noise in both directions, and on top

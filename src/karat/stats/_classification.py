@@ -96,7 +96,7 @@ class ConfusionState:
 
     @property
     def n(self) -> int:
-        """How many items were added."""
+        """The number of items added."""
         return self.several.items + self.singles
 
     @property
@@ -574,7 +574,7 @@ class _Table:
         return Estimate(value, low, high, n, n, "wilson, combined over classes", self.confidence)
 
     def _distances(self, metric: int, z: float) -> tuple[Floats, Floats, Floats]:
-        """How far the Wilson limits of each class are below and above its score, and how much its mean is too low."""
+        """Return the distances of each class's Wilson limits from its score, and the bias of its mean."""
         import numpy as np
 
         tp, both = self.tp, self.support + self.predicted
@@ -638,7 +638,7 @@ class _Table:
 
 
 class _Smoothed:
-    """How the scores of the classes vary together, from a matrix with one more item for each class."""
+    """The covariance of the scores of the classes, from a matrix with one more item for each class."""
 
     def __init__(self, table: _Table, metric: int) -> None:
         import numpy as np

@@ -140,7 +140,7 @@ _ENOUGH_CLUSTERS = 30
 
 
 def few_clusters_note(clusters: int) -> str:
-    """What an interval over so few clusters cannot allow for; empty where there are enough.
+    """Say what an interval over so few clusters cannot allow for; empty if there are enough.
 
     If nine of ten clusters have one item and the tenth has 20 that score lower, every third sample of 10 clusters has
     no large one, and nothing in it says that there are any: no interval made from it covers.
@@ -171,7 +171,7 @@ that was not drawn may then lie beyond the farthest, in parts of the range of th
 
 
 class ClusterCounts:
-    """How many clusters there are of each sum and size, in bounded memory.
+    """The number of clusters of each sum and size, in bounded memory.
 
     To how many digits sums are kept depends on all that was added and not on its order, so `merge` is exact: cutting
     digits off in steps gives the same as cutting them off at once.
@@ -209,7 +209,7 @@ class ClusterCounts:
             self.add(total, size, times)
 
     def sizes(self) -> Counter[int]:
-        """How many of the clusters kept have each size."""
+        """Count the retained clusters of each size."""
         found: Counter[int] = Counter()
         for (_, size), times in self.counts.items():
             found[size] += times
@@ -217,7 +217,7 @@ class ClusterCounts:
 
     @property
     def known(self) -> bool:
-        """Whether the clusters are kept, at least to a few digits."""
+        """Whether the clusters are retained, at least to a few digits."""
         return self.level < len(_DIGITS)
 
 
@@ -364,7 +364,7 @@ class MeanState:
 
     @property
     def n(self) -> int:
-        """How many items were added."""
+        """The number of items added."""
         return self.several.items + self.singles
 
     @property

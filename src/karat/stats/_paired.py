@@ -122,7 +122,7 @@ def tango_limits(b: float, c: float, n: float, z: float, correction: float = 0.0
 
 
 def _crossing(score: Callable[[float], float], level: float, low: float, high: float) -> float:
-    """Where the score, which falls with the difference, passes a level, by bisection to the last bits."""
+    """Return where the score, which falls with the difference, crosses a level, by bisection to the last bits."""
     for _ in range(100):
         middle = 0.5 * (low + high)
         if middle in (low, high):

@@ -350,7 +350,7 @@ def _together(first: float, second: float, correlation: float) -> float:
 
 
 def _distance(estimate: Estimate, side: str) -> float:
-    """How far a limit is from the value; 0 where there is no limit."""
+    """Return the distance of a limit from the value; 0 if there is no limit."""
     limit = getattr(estimate, side)
     return abs(limit - estimate.value) if limit is not None and estimate.value is not None else 0.0
 

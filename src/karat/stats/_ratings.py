@@ -127,7 +127,7 @@ class PairTable(msgspec.Struct, frozen=True):
     ties: Any
 
     def outcomes(self) -> tuple[Floats, Floats, Floats]:
-        """How often each run won, tied and lost; of outcomes between these, the points count as wins."""
+        """Count the wins, ties and losses of each run; the points of other outcomes count as wins."""
         games = (self.games + self.games.T).sum(axis=1)
         ties = (self.ties + self.ties.T).sum(axis=1)
         wins = self.points.sum(axis=1) + (self.games - self.points).sum(axis=0) - 0.5 * ties
@@ -826,7 +826,7 @@ Outcome = tuple[Hashable, Hashable, float]
 
 
 def falling_k(n: int) -> float:
-    """How far one result moves a player that has been in `n` comparisons: 10·e^(−0.0005·n) + 10."""
+    """Return the step of a rating after `n` comparisons: 10·e^(−0.0005·n) + 10."""
     return 10.0 * math.exp(-0.0005 * n) + 10.0
 
 

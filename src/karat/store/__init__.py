@@ -63,7 +63,7 @@ class Store:
         return shlex.join(["karat", *words, *place])
 
     def get(self, id: str) -> StoredDataset | Run | Evaluation | Aggregation:
-        """By id, by label, by a unique prefix of an id, or `latest`; a dataset also by its name.
+        """Find an object by id, label, unique prefix of an id, or `latest`; a dataset also by its name.
 
         A label that things of several kinds have means the run, else the evaluation, the aggregation, the dataset.
         """
@@ -287,7 +287,7 @@ def open_store(url: str | os.PathLike[str] | Store | None = None, *, read_only: 
 
 
 def _factory(url: str | os.PathLike[str] | None) -> tuple[Any, str]:
-    """What opens a store, and its whole URL."""
+    """Return the function that opens a store, and its whole URL."""
     if url is not None and not isinstance(url, (str, os.PathLike)):
         raise RequestError(
             f"{url!r:.60} is not a store: give a URL such as {DEFAULT_URL}, a path, or open_store(…)"

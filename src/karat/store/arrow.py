@@ -83,7 +83,7 @@ _KINDS = {ord('"'): TEXT, ord("t"): BOOLEAN, ord("f"): BOOLEAN, **dict.fromkeys(
 
 
 def _kind(column: Json) -> str:
-    """What a column holds: nothing, texts, numbers or booleans; JSON for anything else, and for a mixture."""
+    """Return the kind of a column: nothing, texts, numbers or booleans; JSON for anything else, and for a mixture."""
     found = _first_bytes(column.texts.drop_null())
     kinds = {_KINDS.get(byte, JSON) for byte in set(found.tobytes())}
     return kinds.pop() if len(kinds) == 1 else JSON if kinds else NOTHING
@@ -573,7 +573,7 @@ class _Reader:
         yield batch
 
     def _joined(self, waiting: _Waiting) -> _Joined:
-        """Where the fields of each row are."""
+        """Return the places of the fields of each row."""
         import numpy as np
 
         positions = np.fromiter((row[0] for row in waiting.examples), np.int64, len(waiting.examples))
@@ -707,7 +707,7 @@ class _Reader:
     def _pending(
         self, base: _Base, keys: Indices, order: Indices, example: Indices, found: _Items
     ) -> Iterator[tuple[int, Indices]]:
-        """Of each evaluator and group of runs, the rows of the outputs that are still to be compared."""
+        """Return, for each evaluator and group of runs, the rows of the outputs that are still to be compared."""
         import numpy as np
 
         runs, names = len(self._runs), max(1, len(self._names))

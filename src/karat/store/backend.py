@@ -57,7 +57,7 @@ class StoredRow(NamedTuple):
 
 
 def restore_from_copy() -> str:
-    """What to do about a damaged store."""
+    """Say how to restore a damaged store."""
     return f"restore the store from a copy ({wording('karat doctor', 'store.verify()')} lists the damage)"
 
 
@@ -271,7 +271,7 @@ class Backend(Protocol):
         """`(number, records, payload)` of the segments after a number, in the order of their commits."""
 
     def segment_count(self, parent: int) -> int:
-        """How many segments a header has."""
+        """Count the segments of a header."""
 
     def join_segments(self, parent: int, first: int, last: int, records: int, payload: bytes) -> None:
         """Replace several segments by one with the same records, under the number of the last."""
@@ -292,7 +292,7 @@ class Backend(Protocol):
         """One more than the largest position."""
 
     def counts(self, parent: int) -> dict[int, int]:
-        """How many items there are of each status, by their latest try."""
+        """Count the items of each status by their latest try."""
 
     def reusable(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
         """For each reuse key that an ok row has: the number of its parent, and its payload; the oldest wins."""
@@ -326,7 +326,7 @@ class Backend(Protocol):
         """The headers that match all conditions, oldest first."""
 
     def header(self, number: int) -> HeaderRow | None:
-        """A header by its number."""
+        """Return the header with a number."""
 
     def links(self, *, child: str | None = None, parent: str | None = None) -> list[str]:
         """The parents of a child, or the children of a parent."""

@@ -259,7 +259,7 @@ LONGEST_KIND = 1000
 def cells_of_output(
     outcome: Ok[Any] | Failed | Skipped, seconds: float, queue: float, trace: Sequence[Call] | None
 ) -> Cells:
-    """The columns of an output."""
+    """Return the columns of an output."""
     if type(outcome) is Ok and not trace and not queue:
         return None, seconds
     return None, seconds, queue, *_spent(trace or ()), kind_of_outcome(outcome)
@@ -268,7 +268,7 @@ def cells_of_output(
 def cells_of_result(
     outcome: Ok[Result] | Failed | Skipped, seconds: float, queue: float, trace: Sequence[Call] | None
 ) -> Cells:
-    """The columns of a result."""
+    """Return the columns of a result."""
     score, orders = None, None
     if isinstance(outcome, Ok):
         score, orders = outcome.value.score, outcome.value.metadata.get("orders")
@@ -303,7 +303,7 @@ def _spent(trace: Sequence[Call]) -> tuple[float | None, int, int]:
 
 
 def cost_of(usages: Iterable[Usage]) -> float | None:
-    """What model calls cost together; None without calls, and where one price is unknown."""
+    """Return the cost of all model calls; None without calls, and if one price is unknown."""
     costs = [usage.cost for usage in usages]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if known and len(known) == len(costs) else None
@@ -340,7 +340,7 @@ class CellFields(NamedTuple):
 
     @classmethod
     def of(cls, cells: Sequence[Cells]) -> CellFields:
-        """The same columns that were given record by record."""
+        """Return the columns of records that were given one by one."""
         lengths = set(map(len, cells))
         if len(lengths) > 1:
             longest = max(lengths)
@@ -391,7 +391,7 @@ class _OutputCells(msgspec.Struct, gc=False):
 
 
 class _ResultCells(msgspec.Struct, gc=False):
-    """The same of a result."""
+    """The cells of a result."""
 
     outcome: _Judged | Failed | Skipped
     seconds: float = 0.0
@@ -652,7 +652,7 @@ class ItemColumns:
 
     @property
     def service_seconds(self) -> Floats:
-        """How long the work itself took, without waiting."""
+        """The time of the work itself, without waiting."""
         import numpy as np
 
         return np.maximum(0.0, self.seconds - self.queue)
@@ -744,7 +744,7 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
 
 
 class StatusCounts:
-    """How many items of a run or an evaluation there are of each status, kept up to date from later segments."""
+    """The number of items of each status in a run or an evaluation, kept up to date from later segments."""
 
     def __init__(self) -> None:
         self.last = 0

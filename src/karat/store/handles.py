@@ -88,7 +88,7 @@ class Chunks:
 
 
 class Tabular:
-    """What can be read as a table: `to_pandas()`, `to_polars()`, `to_arrow()`."""
+    """Anything that can be read as a table: `to_pandas()`, `to_polars()`, `to_arrow()`."""
 
     def batches(self) -> Iterator[Batch]:
         """The records as Arrow arrays, some thousands at a time."""
@@ -308,7 +308,7 @@ class _Handle(Tabular):
         return as_html([Paragraph(title), Paragraph(counts_text(self.counts)), *self._content()])
 
     def _content(self) -> list[Block]:
-        """What a notebook shows of it."""
+        """Return the content for a notebook."""
         raise NotImplementedError
 
 
@@ -411,7 +411,7 @@ class Aggregation(_Handle):
 
     @property
     def runs(self) -> list[Run]:
-        """The runs it is about."""
+        """The runs that were evaluated."""
         ids = [run for each in self.evaluations for run in each.header.runs]
         return [self.store.runs.get(each) for each in dict.fromkeys([*ids, *self.header.runs])]
 

@@ -125,7 +125,7 @@ class Held:
 
     @classmethod
     def take(cls, backend: Backend, number: int) -> Held:
-        """Take a free lease or that of a dead process; raise StoreBusy if a live one has it."""
+        """Take a lease that is free or held by a dead process; raise StoreBusy if a live one holds it."""
         asked = clock()
         old = backend.lease(number)
         now = backend.now()

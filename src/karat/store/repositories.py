@@ -95,7 +95,7 @@ class Repository(Generic[H, B]):
         return self.handle_type(self.store, row.number, header)  # type: ignore[call-arg]  # every handle is made so
 
     def disagreeing(self) -> list[str]:
-        """What is stored under an id or a configuration that its header, which has a checksum, does not have."""
+        """Return headers whose stored id or configuration differs from their content, which has a checksum."""
         found = []
         for row in self._rows():
             try:
@@ -108,11 +108,11 @@ class Repository(Generic[H, B]):
         return self._backend.headers(self.kind, **conditions)
 
     def list(self) -> list[B]:
-        """List all, oldest first."""
+        """List all objects, oldest first."""
         return [self._handle(row) for row in self._rows()]
 
     def get(self, id: str) -> B:
-        """By id, by label, by a unique prefix of an id, or `latest`."""
+        """Find an object by id, label, unique prefix of an id, or `latest`."""
         rows = self._rows(id_prefix=id)
         row = None
         if not any(each.id == id for each in rows):
@@ -329,7 +329,7 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
         return [self._with_version(self._handle(row)) for row in self._rows()]
 
     def put(self, dataset: Any, *, labels: Sequence[str] = ()) -> StoredDataset:
-        """Store a dataset unless its content is here already, and return it as stored, with these labels added."""
+        """Store a dataset unless its content exists, and return the stored one with these labels added."""
         check_labels(labels)
         labels = [*getattr(dataset, "labels", ()), *labels]
         if isinstance(dataset, StoredDataset) and dataset.store is self.store:
@@ -376,7 +376,7 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
         self._backend.update_header(number, encode(header), time.time())
 
     def get(self, id: str) -> StoredDataset:
-        """By id, by name (its newest version), `name@version`, or a unique prefix of an id."""
+        """Find a dataset by id, name (its newest version), `name@version`, or a unique prefix of an id."""
         if not any(row.id == id for row in self._rows(id_prefix=id)):
             named = self.by_name(id)
             if named is not None:
@@ -412,7 +412,7 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
 
 
 class Staged(Repository[H, B]):
-    """What runs and evaluations share: they are opened, appended to and closed."""
+    """Base of the repositories of runs and evaluations, which are opened, appended to and closed."""
 
     def open(self, header: H, wanted: Wanted, parents: Sequence[str]) -> tuple[B, Decision, Held | None]:
         """Find or create what is wanted, by the table of cases; with a lease where there is work to do."""
@@ -453,7 +453,7 @@ class Staged(Repository[H, B]):
         )
 
     def _code(self, header: Any) -> str | None:
-        """What must be the same for a continuation, beside the configuration; None where it is unknown."""
+        """Return what a continuation must share beside the configuration; None if it is unknown."""
         return header.code  # type: ignore[no-any-return]  # of a run
 
     def count(self, number: int, total: int) -> Counts:

@@ -42,7 +42,7 @@ POSITIONS_AT_ONCE = 16
 
 
 def place_name(number: int) -> str:
-    """How flat rows and tables call the outputs of a comparison: `first` to `fourth`, then `5th`."""
+    """Return the name of an output of a comparison in flat rows and tables: `first` to `fourth`, then `5th`."""
     if number <= 4:
         return ("first", "second", "third", "fourth")[number - 1]
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -90,11 +90,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Of a comparison: the outputs that were compared with this one, in the order in which they were shown."""
 
     def shown(self, field: Literal["input", "expected", "output"]) -> Any:
-        """What tables show of a field: the task's summary of the unit, or the value itself without one."""
+        """Return what tables show for a field: the task's summary of the unit, or else the value."""
         return summary_of(self.output_metadata).get(field, getattr(self, field))
 
     def flat(self) -> dict[str, Any]:
-        """One level of names: results as `KEY.score`, a comparison's second output as `second.output`."""
+        """Return the row with one level of names: results as `KEY.score`, the second output as `second.output`."""
         fields = {
             name: getattr(self, name) for name in self.__struct_fields__ if name not in ("results", "others")
         }
@@ -380,7 +380,7 @@ class _Tables:
         self.fields = list(dict.fromkeys(fields))
 
     def tables(self, rows: Sequence[Row]) -> list[Block]:
-        """The tables of some rows."""
+        """Return the tables of some rows."""
         single = [row for row in rows if not row.others]
         pairs = [row for row in rows if row.others]
         blocks: list[Block] = [self._single(single)] if single else []

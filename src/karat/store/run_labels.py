@@ -31,7 +31,7 @@ MEMORY_CONSEQUENCES = ("system", "control", "version", "capabilities")
 
 
 def settings_of(header: RunHeader) -> dict[str, Any]:
-    """What a run was made with: its model, its parameters, its attempts and selection."""
+    """Return the settings of a run: its model, parameters, attempts and selection."""
     models = header.parameters.get("models")
     found: dict[str, Any] = _models(models) if isinstance(models, list) else {}
     if header.metadata.get("model"):
@@ -214,7 +214,7 @@ def _parted(values: set[str], longest: int, start: int, before: str | None) -> d
 
 
 def _shared_prefix(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Return the length of the common prefix of two texts."""
     return next(
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )

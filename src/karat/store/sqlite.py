@@ -459,7 +459,7 @@ def _remove_unprepared(path: Path) -> None:
 
 
 def _identity_of(path: Path) -> tuple[int, int] | None:
-    """Which file a path leads to; None where there is none."""
+    """Return the identity of the file at a path; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:

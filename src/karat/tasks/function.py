@@ -16,7 +16,7 @@ from karat.serialization import annotations_of, converter
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What a task may know about the call beside its input, when it asks for `context`."""
+    """The details of a call, for tasks with a parameter `context`."""
 
     run: str
     example: Example

@@ -166,7 +166,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def template(value: object) -> Callable[[Any], Any]:
-    """What fills a text, or the texts in messages, from an input.
+    """Return a function that fills a text, or the texts in messages, from an input.
 
     Read once here and not for every record. Variables are replaced once: what an input contains is never taken
     for a variable.

@@ -51,7 +51,7 @@ class FakeBatches:
 
     @property
     def count(self) -> int:
-        """How many batches were made."""
+        """The number of batches."""
         return len(self._batches)
 
     def handle(self, request: web.BaseRequest, content: bytes) -> web.Response | None:
@@ -259,7 +259,7 @@ class Script:
         return None
 
     def answer(self, number: int, body: dict[str, Any]) -> Any:
-        """The answer to a request."""
+        """Return the answer to a request."""
         answers = self.answers
         if answers is None:
             return last_user_text(body)
@@ -516,7 +516,7 @@ class FakeProvider:
         return answer
 
     def stats(self) -> dict[str, Any]:
-        """What it was asked: `{count, distinct, most, most_in_flight, batches, most_batched}`; also at /stats."""
+        """Statistics of requests: `{count, distinct, most, most_in_flight, batches, most_batched}`; also at /stats."""
         return {
             "count": self.count,
             "distinct": len(self.counts),
@@ -544,7 +544,7 @@ class ProviderProcess:
         return f"{name}@{self.url}"
 
     def stats(self) -> dict[str, Any]:
-        """What it was asked: `{count, distinct, most, most_in_flight, batches, most_batched}`."""
+        """Return statistics of the requests: `{count, distinct, most, most_in_flight, batches, most_batched}`."""
         with urllib.request.urlopen(self.url.removesuffix("/v1") + "/stats") as response:  # noqa: S310 - loopback
             return dict(json.load(response))
 

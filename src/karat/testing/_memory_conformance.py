@@ -229,7 +229,7 @@ def _comparable(found: Retrieval) -> list[tuple[str, str, float | None]]:
 
 
 def _content(memory: StoredMemory) -> str:
-    """What a memory says, without ids, which may hold any digits."""
+    """Return the content of a memory without ids, which may have any digits."""
     content: Any = {"text": memory.text, "status": memory.status, "metadata": memory.metadata}
     return re.sub(r"number \d+", "", msgspec.json.encode(content).decode())
 

@@ -15,7 +15,7 @@ from karat.store.handles import Run
 
 
 class Download(msgspec.Struct, frozen=True):
-    """A field as a file."""
+    """A field that is downloaded as a file."""
 
     body: bytes
     type: str
@@ -60,7 +60,7 @@ def read_key(key: str) -> tuple[int, int, str]:
 
 
 def write_key(position: int, attempt: int, unit: str) -> str:
-    """The key of a row."""
+    """Format the key of a row."""
     return f"{position}.{attempt}/{unit}" if unit else f"{position}.{attempt}"
 
 

@@ -85,7 +85,7 @@ class ColumnBuilder:
             raise job.error
 
     def progress(self) -> list[dict[str, Any]]:
-        """What is being made and what is waiting: of what, and which share is done."""
+        """Return the builds in progress and those that wait, with the share that is done."""
         with self._lock:
             return [
                 {"id": job.id, "kind": job.kind, "share": round(job.share, 3)}

@@ -214,7 +214,7 @@ class Viewer:
         return {name: found[name] for name in ("total", "ok", "failed", "skipped", "pending")}
 
     def run(self, name: str) -> dict[str, Any]:
-        """One run: what it is, and what its rows can be filtered by."""
+        """Describe one run, with the fields that can filter its rows."""
         with self._reading() as store:
             run = find_run(store, name)
             evaluations = store.evaluations.list()
@@ -527,7 +527,7 @@ class Viewer:
         around: str | None = None,
         example: str | None = None,
     ) -> dict[str, Any]:
-        """A page of the rows of a comparison."""
+        """Return a page of the rows of a comparison."""
         parsed = filters.parse(where)
         with self._reading() as store:
             table, _ = self._compared(store, first, second, evaluator)
@@ -575,7 +575,7 @@ class Viewer:
     def compared_item(
         self, first: str, second: str, key: str, evaluator: str | None = None
     ) -> dict[str, Any]:
-        """One item of two runs side by side."""
+        """Return one item of two runs side by side."""
         with self._reading() as store:
             table, _ = self._compared(store, first, second, evaluator)
             position, attempt, unit = read_key(key)
@@ -753,7 +753,7 @@ def _ids(state: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _start(table: Any, chosen: Any, start: int, count: int, around: str | None, example: str | None) -> int:
-    """Where a page starts: at a number, or so that a row or an example is in the middle of it."""
+    """Return where a page starts: at a number, or so that a row or an example is in its middle."""
     if around is None and example is None:
         return min(start, len(chosen))
     if around is not None:
@@ -1002,7 +1002,7 @@ def _slice_filter(field: str, label: str, values: Sequence[Sequence[Any]], membe
 
 
 def _answer(output: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is compared of an output: of a trajectory its last answer."""
+    """Return the part of an output that is compared: the last answer of a trajectory."""
     found: Mapping[str, Any] = output["answer"] if output.get("trajectory") else output["value"]
     return found
 

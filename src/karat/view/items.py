@@ -139,7 +139,7 @@ class ItemPage:
         }
 
     def steps_document(self, start: int, count: int) -> dict[str, Any]:
-        """A page of steps."""
+        """Return a page of steps."""
         return {
             "steps": self._steps_between(start, start + count),
             "steps_total": len(self.steps),

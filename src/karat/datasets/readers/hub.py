@@ -67,7 +67,7 @@ def _undecoded(datasets: Any, loaded: Any) -> tuple[Any, set[str]]:
 
 
 def _loaded(datasets: Any, config: Mapping[str, Any], split: Any) -> Any:
-    """One split, as `datasets` has it."""
+    """Load one split with the `datasets` package."""
     if _is_folder(config) and any((Path(config["repo_id"]) / name).is_file() for name in SAVED):
         saved = datasets.load_from_disk(config["repo_id"])
         return saved[split] if isinstance(saved, Mapping) else saved

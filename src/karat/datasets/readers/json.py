@@ -34,7 +34,7 @@ _LONGEST_TOKEN = 16
 
 
 def read_jsonl(file: BinaryIO, source: str, *, check_keys: bool = True) -> Rows:
-    """One JSON value to a line; blank lines do not count as rows."""
+    """Yield the JSON value of each line; blank lines are not rows."""
     for number, line in bounded_lines(file, source):
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
@@ -73,7 +73,7 @@ def may_repeat_keys(text: bytes, value: object) -> bool:
 
 
 def _keys(value: object) -> int:
-    """How many keys a JSON value has, at all depths."""
+    """Count the keys of a JSON value at all depths."""
     count, containers = 0, [value]
     for each in containers:  # grows while it is read
         if type(each) is dict:
@@ -118,7 +118,7 @@ def repeated_key(text: str) -> tuple[int, str] | None:
 
 
 def bad_line(number: int, line: bytes, offset: int) -> BadRow:
-    """Where and why a line is not JSON."""
+    """Return where and why a line is not JSON."""
     line = line.rstrip(b"\r\n")
     try:
         text = line.decode()
@@ -131,7 +131,7 @@ def bad_line(number: int, line: bytes, offset: int) -> BadRow:
 
 
 def _diagnose(text: str) -> tuple[int, str]:
-    """Where and why text is not JSON, in words; only asked when it is known not to be."""
+    """Explain where and why a text is not JSON; called only for text that is not."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -279,7 +279,7 @@ class _Text:
             self._more()
 
     def take(self, *wanted: str) -> str:
-        """Go past one of the wanted characters."""
+        """Skip one of the wanted characters."""
         found = self.peek()
         if found not in wanted or not found:
             names = " or ".join(repr(character) for character in wanted)
@@ -326,7 +326,7 @@ class _Text:
         return self._line, self._dropped + self._position - self._line_start + 1
 
     def error(self, reason: str) -> DataError:
-        """What is wrong at the next character."""
+        """Return the error at the next character."""
         line, column = self.place()
         return DataError(BadRow(line, column, reason).sentence(self._source))
 

@@ -93,7 +93,7 @@ def _size_of_rows(file: BinaryIO, metadata: Any, most: int) -> int:
 
 
 def _batch_size(table: Any, group: int) -> int:
-    """How many rows to convert at once: as many as fit into MAX_ROW if all are as large as the first ones.
+    """Return how many rows to convert at once: as many as fit into MAX_ROW at the size of the first ones.
 
     The size in the metadata is no guide: a dictionary stores a value once that a thousand rows may refer to.
     """

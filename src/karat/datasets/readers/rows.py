@@ -77,7 +77,7 @@ class RowSource:
 
     @property
     def unit(self) -> str:
-        """What rows are counted in: lines, or rows of a Parquet file."""
+        """The unit of row numbers: a line, or a row of a Parquet file."""
         return "row" if self.format == "parquet" else "line"
 
     @property

@@ -68,7 +68,7 @@ class Case(msgspec.Struct, frozen=True):
         return self.output is not None
 
     def roots(self) -> dict[str, Any]:
-        """What paths begin with."""
+        """Return the values that paths start from."""
         trace = self.output.trace if self.output is not None else []
         example = self.example
         return {
@@ -260,7 +260,7 @@ class JudgeEvaluator(Evaluator):
     # The parts of an item ------------------------------------------------------------------------------
 
     def _at(self, case: Case, part: str) -> Any:
-        """The value at the configured path of a part; MISSING where none is configured."""
+        """Return the value at the configured path of a part; MISSING if no path is configured."""
         path = self._paths[part]
         if path is None:
             return MISSING
@@ -357,7 +357,7 @@ class JudgeEvaluator(Evaluator):
     def _metadata(
         self, case: Case, ledger: Ledger, votes: Sequence[Vote | JudgeFailure], **more: Any
     ) -> dict[str, Any]:
-        """What every result of a judge carries."""
+        """Return the metadata that every result of a judge has."""
         cast = [vote for vote in votes if isinstance(vote, Vote)]
         specs = self.settings.names
         out: dict[str, Any] = {
@@ -388,7 +388,7 @@ class JudgeEvaluator(Evaluator):
         return out
 
     def _not_applicable(self, case: Case, reason: str, ledger: Ledger, **metadata: Any) -> Result:
-        """In a stage a skip that spoils nothing; for a person a Result without a score."""
+        """Skip the item in a stage; return a Result without a score in a direct call."""
         if case.in_stage:
             raise NotApplicable(reason)
         return Result(

@@ -138,7 +138,7 @@ class JudgeFailure(CannotJudge):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What is stored beside the message."""
+        """The metadata that is stored beside the message."""
         out: dict[str, Any] = {"judge_failure": self.kind, "requests": self.requests, "model": self.model}
         if self.raw is not None:
             out["raw"] = self.raw[:LONGEST_REPEATED]
@@ -224,7 +224,7 @@ class Vote(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """What one judgment spent: numbers its requests, adds up their usage, and remembers which models were served."""
+    """The expenses of one judgment: request numbers, summed usage, and the models that were served."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -290,7 +290,7 @@ class Judge:
 
     @property
     def votes(self) -> int:
-        """How many votes a question gets."""
+        """The number of votes on a question."""
         return self.settings.samples * len(self.settings.models)
 
     async def _vote_or_failure(
@@ -310,7 +310,7 @@ class Judge:
         most: int = MOST_REQUESTS,
         check: bool = True,
     ) -> Vote:
-        """One vote; its sample number is part of the cache key of every request it takes."""
+        """Ask for one vote; its sample number is part of the cache key of each of its requests."""
         from karat.models._recording import sample
 
         token = sample.set(number)
@@ -320,7 +320,7 @@ class Judge:
             sample.reset(token)
 
     async def _sampled(self, model: Any, question: Question, ledger: Ledger, most: int, check: bool) -> Vote:
-        """One vote, in at most `most` requests."""
+        """Ask for one vote in at most `most` requests."""
         from karat import models
 
         requests = 0
@@ -484,7 +484,7 @@ def _follows_grammar(model: Any) -> bool:
 
 
 def _whole_check(question: Question, vote: Vote) -> Question:
-    """Which verdict the analysis of a vote supports."""
+    """Return the verdict that the analysis of a vote supports."""
     values = (
         ["pass", "fail"]
         if question.contract.field == "pass"
@@ -504,7 +504,7 @@ def _whole_check(question: Question, vote: Vote) -> Question:
 
 
 def _parts_check(question: Question, vote: Vote) -> Question:
-    """Which of several statements (claims, requirements, criteria) the analysis of a vote holds to be true."""
+    """Return which of several statements (claims, requirements, criteria) the analysis of a vote supports."""
     numbers = tuple(str(number) for number in range(1, len(vote.value) + 1))
     statements, notes = [], [vote.analysis]
     for number, part in zip(numbers, vote.value, strict=True):

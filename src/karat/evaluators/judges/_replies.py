@@ -104,7 +104,7 @@ class Malformed(ValueError):
 
 
 class Contract(msgspec.Struct, frozen=True):
-    """What a reply has to have: which field, and which values it may take."""
+    """What a reply must contain: the field and its valid values."""
 
     field: Field
     values: tuple[Any, ...] = ()
@@ -124,13 +124,13 @@ class Contract(msgspec.Struct, frozen=True):
 
     @property
     def entries(self) -> int:
-        """How many entries the list of a reply has; 0 if the reply has no list, or one of unknown length."""
+        """The number of entries in the list of a reply; 0 without a list, or with one of unknown length."""
         if self.field == "claims":
             return self.count or 0
         return len(self.values) if self.field == "verdicts" else 0
 
     def reply_tokens(self, least: int, bounded: bool = False) -> int:
-        """How many tokens a reply may need: `least`, or more if its list is long."""
+        """Return how many tokens a reply may need: `least`, or more for a long list."""
         if bounded:
             entries = MOST_BOUNDED_ENTRIES if self.field == "claims" and not self.entries else self.entries
             return BOUNDED_TOKENS + entries * BOUNDED_TOKENS_PER_ENTRY * (3 if self.evidence else 1)
@@ -312,7 +312,7 @@ class Contract(msgspec.Struct, frozen=True):
         return [out[number] for number in sorted(out)]
 
     def _labelled(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """One label for each numbered item. A number that is not in the list is refused, not dropped."""
+        """Return one label for each numbered item. A number outside the list is refused, not dropped."""
         out: dict[int, dict[str, Any]] = {}
         for each in value:
             number = integer(each.get("id"), self.values, "'id'")
@@ -436,7 +436,7 @@ def boolean(value: object, what: str) -> bool:
 
 
 def integer(value: object, allowed: Sequence[Any], what: str) -> int:
-    """One of the integers allowed; a whole float and digits as text are the same number."""
+    """Read one of the valid integers; a float without fraction and digits as text are accepted."""
     number: Any = value
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,6}", value.strip(), re.ASCII):
         number = int(value)
@@ -516,7 +516,7 @@ def _objects(text: str, field: str) -> list[dict[str, Any]]:
 
 
 def _read_until(error: ValueError, text: str) -> int:
-    """How far the decoder read before it failed; an open string, or a number of thousands of digits, to the end."""
+    """Return how far the decoder read before it failed: to the end for an open string or a very long number."""
     if not isinstance(error, json.JSONDecodeError) or error.msg.startswith("Unterminated string"):
         return len(text)
     return error.pos

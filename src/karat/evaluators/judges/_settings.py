@@ -52,7 +52,7 @@ FIELDS = (
 
 
 class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which models vote and how. `models` are `karat.models.Model` objects, built once."""
+    """The models that vote, and how. `models` are `karat.models.Model` objects, built once."""
 
     models: tuple[Any, ...]
     samples: int = 1
@@ -72,7 +72,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The settings as they were given, without secrets: what `params` stores."""
 
     def identity(self) -> dict[str, Any]:
-        """What the verdicts depend on, JSON-able and without secrets."""
+        """Everything that the verdicts depend on, as JSON and without secrets."""
         out: dict[str, Any] = {"models": [model.identity() for model in self.models]}
         for name in (
             "samples",
@@ -157,7 +157,7 @@ def judge_settings(who: str, judge: object = None, config: object = None) -> Jud
 
 
 def _given(who: str, judge: Any, config: Any) -> dict[str, Any]:
-    """Both sources as one dict of FIELDS; `judge` wins field by field."""
+    """Merge both sources into one dict of FIELDS; `judge` wins field by field."""
     out: dict[str, Any] = {}
     if isinstance(judge, JudgeSettings):
         raise RequestError(f"{who}: judge must be settings, a model or its name")
@@ -261,7 +261,7 @@ def _model(who: str, spec: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _at(who: str, kind: str, name: str, address: str | None) -> Any:
-    """A model by its endpoint type and perhaps an address."""
+    """Return the model of an endpoint type, at an address if there is one."""
     from karat import models
     from karat.models._endpoints import check_url
     from karat.models.providers import providers

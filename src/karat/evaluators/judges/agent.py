@@ -221,7 +221,7 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
     async def _collect(
         self, requirements: list[str], ids: tuple[int, ...], task: str, windows: list[str], ledger: Ledger
     ) -> str:
-        """What each window shows for each requirement, as the text over which the last call decides."""
+        """Collect what each window shows for each requirement: the text from which the last call decides."""
         listed = "\n".join(f"{each}. {requirements[each - 1]}" for each in ids)
 
         async def one(window: str) -> Vote:

@@ -130,7 +130,7 @@ class _CriterionJudge(JudgeEvaluator):
         return [self._several if self.together else self.prompt]
 
     def contract(self) -> Contract:
-        """What a reply on one criterion has to say."""
+        """Return the contract of a reply on one criterion."""
         if self.choices:
             return Contract("choice", tuple(self.choices), recover=True)
         return Contract("score", tuple(self.scale)) if self.continuous else Contract("pass")

@@ -134,7 +134,7 @@ class PairwiseJudge(JudgeEvaluator):
     async def _order(
         self, shared: Mapping[str, str], answers: list[str], swapped: bool, ledger: Ledger
     ) -> tuple[str | None, list[Any]]:
-        """Which position wins when the answers are shown in one order; None where the votes are split."""
+        """Return the position that wins in one order of the answers; None if the votes are split."""
         shown = answers[::-1] if swapped else answers
         parts = {**shared, "first": shown[0], "second": shown[1]}
         question = self._ask(Contract("choice", CHOICES), parts, criterion=self.criterion)

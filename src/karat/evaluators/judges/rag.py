@@ -81,7 +81,7 @@ class _Relevance(JudgeEvaluator):
 
 @register_evaluator("context_relevance")
 class ContextRelevanceEvaluator(_Relevance):
-    """How relevant the retrieved passages are to the question: the mean over all passages, each judged alone.
+    """The relevance of the retrieved passages to the question: the mean over all passages, each judged alone.
 
     The passages come from `context=`, the input's field `context_key`, or a path such as `context: output.documents`.
     """
@@ -127,7 +127,7 @@ class ContextRelevanceEvaluator(_Relevance):
 
 @register_evaluator("answer_relevance")
 class AnswerRelevanceEvaluator(_Relevance):
-    """How far the answer addresses the question, whether or not it is right."""
+    """The degree to which the answer addresses the question, right or wrong."""
 
     name: ClassVar[str] = "answer_relevance"
     template: ClassVar[str] = "answer_relevance"

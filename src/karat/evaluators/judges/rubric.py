@@ -516,7 +516,7 @@ def _why(votes: Sequence[Any], value: Any) -> str:
 
 
 def choice_worths(rubric: Rubric) -> dict[str, dict[str, float]]:
-    """How good each choice of each node is: 1 for the best and 0 for the worst, by the best leaf that it can lead to.
+    """Return the worth of each choice of each node, from 1 (best) to 0 (worst), by the best leaf that it can reach.
 
     Choices that all lead equally high are ranked by their order, the first being the best.
     """

@@ -49,7 +49,7 @@ class Rule(Protocol):
         """Equal keys match; for an equivalence, unequal keys do not. None: compare one by one."""
 
     def differences(self, agent: object, reference: object) -> list[Difference]:
-        """Where they differ, in the eyes of this rule."""
+        """List the differences under this rule."""
 
 
 def _match_any(agent: object, reference: object) -> bool:
@@ -81,11 +81,11 @@ class ModeRule:
         self.matches = _MATCHES[mode]
 
     def key(self, arguments: object) -> Hashable | None:
-        """One key for all where arguments are ignored."""
+        """Return the same key for all arguments, which are ignored."""
         return b"" if self.mode == "ignore" else canonical(arguments)
 
     def differences(self, agent: object, reference: object) -> list[Difference]:
-        """Where they differ, in the eyes of this mode; nowhere exactly if they match."""
+        """List the differences under this mode; the list is empty exactly if the arguments match."""
         found: list[Difference] = []
         if self.mode != "ignore" and not are_alike(agent, reference):
             _collect(agent, reference, self.mode, "", found)
@@ -107,7 +107,7 @@ class PathsRule:
         return all(equal(find(agent, path), find(reference, path)) for path in self.paths)
 
     def key(self, arguments: object) -> Hashable | None:
-        """The values at the paths."""
+        """Return the values at the paths as the key."""
         if isinstance(arguments, Malformed):
             return arguments
         keys = []
@@ -163,7 +163,7 @@ class FieldsRule:
         return not any(self._fails(check, a, b) for check, a, b in fields)
 
     def key(self, arguments: object) -> Hashable | None:
-        """None: a tolerance has no classes."""
+        """Return None: a tolerance does not divide values into classes."""
         return None
 
     def group(self, arguments: object) -> Hashable | None:
@@ -227,7 +227,7 @@ class CallableRule:
         return matches
 
     def key(self, arguments: object) -> Hashable | None:
-        """None: nothing is known about the function."""
+        """Return None: nothing is known about the function."""
         return None
 
     def differences(self, agent: object, reference: object) -> list[Difference]:
@@ -236,7 +236,7 @@ class CallableRule:
 
 
 def comparing(rule: Rule) -> tuple[Callable[[Any], Any], Callable[[Any, Any], bool]]:
-    """What to do once with each of many arguments, and with each pair of what that gives."""
+    """Return two functions: one to prepare each of many arguments once, one to compare two prepared ones."""
     if isinstance(rule, FieldsRule):
         return rule.split, rule.compare
     return _unchanged, rule.matches
@@ -376,7 +376,7 @@ REGEX_SECONDS = 1.0
 
 
 class _Patterns(threading.local):
-    """What the patterns of an evaluation took so far, and what they found: a verdict depends on one side only."""
+    """The time that the patterns of an evaluation took, and their cached verdicts, which depend on one side only."""
 
     def __init__(self) -> None:
         self.left = REGEX_SECONDS
@@ -393,7 +393,7 @@ def start_patterns() -> None:
 
 
 class FieldCheck(msgspec.Struct, frozen=True):
-    """How one field is judged."""
+    """The rule of one field."""
 
     test: Callable[[Any, Any], bool]
     read: Callable[[Any], Any] | None = None

@@ -67,7 +67,7 @@ class Calls(msgspec.Struct, eq=False, gc=False):
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Calls:
-        """The calls of a trajectory that was normalised."""
+        """Return the calls of a normalized trajectory."""
         found = trajectory.calls
         values = [call.arguments if call.raw is None else Malformed(call.raw) for call in found]
         return cls([call.name for call in found], values, False, values, trajectory)

@@ -68,7 +68,7 @@ _NONE: tuple[tuple[()], tuple[()]] = ((), ())
 
 
 class Alignment(msgspec.Struct, frozen=True, gc=False):
-    """Which calls were paired, which were left, and why; positions in the agent's and the reference's calls."""
+    """The paired calls and the unpaired ones with reasons, as positions in the agent's and the reference's calls."""
 
     pairs: Pairs
     extra: Sequence[int]

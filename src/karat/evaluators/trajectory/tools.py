@@ -260,7 +260,7 @@ class RedundantCallsEvaluator(Evaluator):
     def evaluate(
         self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
-        """One minus redundant calls over all calls; without any call nothing is redundant."""
+        """Return 1 − redundant calls / all calls; without calls nothing is redundant."""
         output = context.get("output")
         trajectory = read_trajectory(outputs, output.trace if isinstance(output, Output) else ())
         calls = Calls.of(trajectory)

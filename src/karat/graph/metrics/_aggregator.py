@@ -86,7 +86,7 @@ class BaseAggregatorMetric(Metric):
         return self.calculate(state)
 
     def _count_correct(self, results: Iterable[UnitMetricResult]) -> int:
-        """How many are correct, for metrics written for SyGra, whose base has this."""
+        """Count the correct results; metrics written for SyGra call it."""
         return sum(result.correct for result in results)
 
     def _safe_divide(self, numerator: float, denominator: float) -> float:

@@ -42,7 +42,7 @@ from karat.stats import MeanState
 
 
 def retry_of(metadata: Mapping[str, Any]) -> int | None:
-    """Which try a result is of, 0 for the first: `retry_number`, or the number at the end of `retry_id`."""
+    """Return the try of a result, 0 for the first: `retry_number`, or the number at the end of `retry_id`."""
     retry = metadata.get("retry_number")
     if retry is None:
         retry = metadata.get("retry_id")
@@ -69,7 +69,7 @@ class _Step:
 
     @property
     def known(self) -> bool:
-        """Whether its missing tries do not matter."""
+        """Whether the value is known without the missing tries."""
         return self.unjudged is None or (self.right is not None and self.right < self.unjudged)
 
 
@@ -107,7 +107,7 @@ class Tries:
         return mean.estimate(confidence, of=len(self.steps) + unknown, bounds=(0.0, 1.0))
 
     def counts(self) -> dict[str, Any]:
-        """Of the steps whose value is known: right at once, right later, never right."""
+        """Count the steps with a known value: right at once, right later, never right."""
         rights = list(self._rights())
         found = [right for right in rights if right is not None]
         return {
@@ -154,7 +154,7 @@ class _Attempts:
         """The state of the aggregator with the examples that have several attempts, a problem each."""
 
     def lone_problems(self) -> Iterator[Problem]:
-        """One problem for each result without a problem key."""
+        """Return one problem for each result without a problem key."""
         for times, passed, missing in zip(self.alone, ([True], [False], []), (0, 0, 1), strict=True):
             problem = Problem()
             problem.passed, problem.answers, problem.missing = list(passed), [None] * len(passed), missing

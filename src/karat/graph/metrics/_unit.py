@@ -123,7 +123,7 @@ class BaseUnitMetric(Metric, ABC):
 
     @abstractmethod
     def evaluate(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
-        """One result for each pair, in order."""
+        """Return one result for each pair, in order."""
 
 
 def _is_higher_better(metric: BaseUnitMetric) -> bool:
@@ -209,7 +209,7 @@ class MetricRegistry:
 
     @classmethod
     def _lacking(cls, metric_class: object) -> str:
-        """What a class would have to be to be registered; empty where it is."""
+        """Return what a class lacks to be registered; empty if nothing."""
         raise NotImplementedError
 
     @classmethod
@@ -373,7 +373,7 @@ class UnitMetricEvaluator(Evaluator):
 
 
 def _measured(metadata: Mapping[str, Any]) -> str:
-    """What the metric measured, beside what it allows, from the metadata of the metrics that measure."""
+    """Return what the metric measured and its limit, from the metadata of metrics that measure."""
     for name, bound, words in _MEASURES:
         measure, allowed = metadata.get(name), metadata.get(bound)
         if isinstance(measure, (int, float)) and isinstance(allowed, (int, float)):
@@ -447,7 +447,7 @@ class EvaluatorMetric(BaseUnitMetric):
 
 
 class Adapter:
-    """What a prefixed name resolves to: callable with the parameters of the part behind it."""
+    """The part behind a prefixed name, callable with its parameters."""
 
     def __init__(self, part: Any, name: str, extra: Sequence[inspect.Parameter] = ()) -> None:
         self.name = name

@@ -40,7 +40,7 @@ def number(value: object) -> float | None:
 
 
 class _ActionMetric(BaseUnitMetric):
-    """What metrics of actions share: where both sides name their `tool`, another one is wrong however it is used."""
+    """Base of metrics of actions: if both sides name their `tool`, another tool is wrong whatever its arguments."""
 
     def evaluate(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
         check_lengths(golden, predicted, self.name)
@@ -235,7 +235,7 @@ class TypedValueMatchMetric(_ActionMetric):
 
 
 def differences(golden: str, predicted: str) -> list[dict[str, str]]:
-    """What was inserted, deleted or replaced, in order; at most `MAX_DIFFERENCES`, none for long texts."""
+    """List insertions, deletions and replacements in order: at most `MAX_DIFFERENCES`, none for long texts."""
     from rapidfuzz.distance import Levenshtein
 
     if max(len(golden), len(predicted)) > MAX_COMPARED:
@@ -261,7 +261,7 @@ def _keys(config: dict[str, Any], word: str, check: ParameterCheck) -> tuple[str
 
 
 class _ScrollMetric(_ActionMetric):
-    """What both scroll metrics share: one value on each side, compared by the subclass."""
+    """Base of both scroll metrics: one value on each side, compared by the subclass."""
 
     golden_key: str
     predicted_key: str
@@ -422,7 +422,7 @@ def similarity(golden: str, predicted: str, who: str) -> float:
 
 
 def _compared_text(value: Any) -> str | None:
-    """What was compared, as text: itself, or its JSON; None for null and for numbers that have no JSON."""
+    """Return the compared value as text or JSON; None for null and for numbers without a JSON form."""
     if value is None or isinstance(value, str):
         return value
     try:

@@ -220,7 +220,7 @@ class ModelUse:
             model.check_options(self.parameters)  # before the first record
 
     async def ask(self, messages: list[dict[str, Any]], **more: Any) -> Reply:
-        """The model's reply."""
+        """Ask the model and return its reply."""
         reply: Reply = await self.model.generate(messages, schema=self.schema, **{**self.parameters, **more})
         if reply.parsed is not None and (coerced := _coerced(reply)):
             annotate(coerced=coerced)
@@ -509,7 +509,7 @@ def keep(
     node: str,
     already_set: Collection[str] = (),
 ) -> None:
-    """Where no post-processor reads the answer: fields of a structured one by name, else the text.
+    """Store an answer without a post-processor: the fields of a structured answer by name, else the text.
 
     Keys in `already_set` are left as they are.
     """

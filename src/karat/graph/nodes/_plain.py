@@ -137,7 +137,7 @@ def _check_mistyped(section: Section) -> None:
 
 
 def _made(part: type, section: Section, building: Building) -> Any:
-    """An instance made with the node's keys; keys of the language only where it asks for them.
+    """Create an instance with the node's keys; keys of the graph language only if its signature names them.
 
     None if they do not fit, which is reported.
     """

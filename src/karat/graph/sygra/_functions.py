@@ -68,7 +68,7 @@ class SystemMessage(Message):
 
 
 class BaseTaskExecutor:
-    """What drives a task in SyGra. In karat the stages do, so that a class of one's own would change nothing."""
+    """SyGra's base of classes that run a task. karat's stages run tasks, so a subclass is refused."""
 
     REMEDY = (
         "karat drives a task by its graph_config.yaml alone: configure the change there, as data_config,"
@@ -155,7 +155,7 @@ def get_func_from_str(func_str: str) -> Any:
 
 
 def load_json_file(filepath: str) -> Any:
-    """The value in a JSON file."""
+    """Return the value in a JSON file."""
     return json.loads(Path(filepath).read_text(encoding="utf-8"))
 
 
@@ -166,7 +166,7 @@ def load_jsonl_file(filepath: str) -> list[Any]:
 
 
 def load_yaml_file(filepath: str) -> Any:
-    """The value in a YAML file."""
+    """Return the value in a YAML file."""
     return yaml.safe_load(Path(filepath).read_text(encoding="utf-8"))
 
 
@@ -243,7 +243,7 @@ def _properties(file: Path, changed: int) -> dict[str, Any]:
 
 
 def get_graph_property(key: str, default_value: object, task_name: str | None = None) -> Any:
-    """One graph property, or its default."""
+    """Return a graph property, or its default."""
     return get_graph_properties(task_name).get(key, default_value)
 
 

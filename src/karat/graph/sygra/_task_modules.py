@@ -79,13 +79,13 @@ class TaskPackage(Loader):
         """A package without code."""
 
     def import_module(self, name: str, package: str | None = None) -> ModuleType:
-        """What `importlib.import_module` is for the files of the folder."""
+        """Replace `importlib.import_module` for the files of the folder."""
         if name.startswith("."):
             return importlib.import_module(name, package)
         return self._import(name, fromlist=("__name__",))
 
     def load(self, path: str) -> Any:
-        """What `karat.registry.load_object` is for the files of the folder."""
+        """Replace `karat.registry.load_object` for the files of the folder."""
         return load_object(path, self.load_file, self.import_module)
 
     def load_file(self, path: str | Path) -> ModuleType:
@@ -113,7 +113,7 @@ class TaskPackage(Loader):
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """What `__import__` is for the files of the folder."""
+        """Replace `__import__` for the files of the folder."""
         full = name if level else self.full_name(name)
         try:
             found = builtins.__import__(full, globals, locals, fromlist, level)

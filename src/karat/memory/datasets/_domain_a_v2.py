@@ -268,7 +268,7 @@ def _last_covered(checkpoint: Located, name: str, ids: dict[str, str], position:
 
 
 def _evidence(sessions: list[Session]) -> dict[str, tuple[int, Evidence]]:
-    """What evidence may name, with the number of its session: gold points by memory_id, pictures by image_id."""
+    """Return the valid ids of evidence with their session number: gold points by memory_id, pictures by image_id."""
     found: dict[str, tuple[int, Evidence]] = {}
     for number, session in enumerate(sessions):
         for point in (*session.new, *session.updates, *session.interference):

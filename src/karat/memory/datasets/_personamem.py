@@ -78,7 +78,7 @@ def _contexts_file(questions: Path) -> Path:
 
 
 def _offsets(path: Path) -> dict[str, tuple[int, int, int]]:
-    """Where each chat is in the file: line, offset and length."""
+    """Return the place of each chat in the file: line, offset and length."""
     found: dict[str, tuple[int, int, int]] = {}
     decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
     offset = 0

@@ -454,7 +454,7 @@ class Corrections:
                 raise row.error("this correction names no question of the dataset: check sample_id and index")
 
     def summary(self) -> str:
-        """How many labels are corrected, and what a perfect system would reach without the corrections."""
+        """Say how many labels are corrected, and what a perfect system would reach without the corrections."""
         wrong = self.changed + self.excluded
         ceiling = 1 - wrong / self.questions if self.questions else 0.0
         return (

@@ -44,7 +44,7 @@ class WordIndex:
         self._total = 0
 
     def add(self, text: str) -> None:
-        """Index the next text."""
+        """Add a text to the index."""
         counts = Counter(words(text))
         for word, count in counts.items():
             self._postings.setdefault(word, []).append((len(self._lengths), count))
@@ -93,7 +93,7 @@ class VectorIndex:
         self._pending, self._matrix = [], None
 
     def add(self, text: str) -> None:
-        """Index the next text."""
+        """Add a text to the index."""
         self._pending.append(text)
 
     def flush(self) -> None:

@@ -242,7 +242,7 @@ class WireFormat:
     """Fields of a request that the format has no place for."""
 
     def path(self, endpoint: Endpoint) -> str:
-        """Where a request is posted, below the base URL."""
+        """The path of requests below the base URL."""
         raise NotImplementedError
 
     def body(self, endpoint: Endpoint, request: Request, native_schema: bool) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class WireFormat:
     def joined(
         self, paused: list[dict[str, Any]], last: dict[str, Any], counted: bool = True
     ) -> dict[str, Any]:
-        """One body for a turn that came in several parts, with the sum of their tokens if all are counted."""
+        """Join the parts of a turn into one body, with the sum of their tokens if all are counted."""
         return last
 
     def begins(self, event: dict[str, Any]) -> bool:
@@ -342,11 +342,11 @@ class Provider:
         return self.apis[0]
 
     def context_tokens(self, endpoint: Endpoint) -> int | None:
-        """How many tokens a prompt and its answer may have together; None if that is unknown."""
+        """Return how many tokens a prompt and its answer may have together; None if that is unknown."""
         return None
 
     def answer_tokens(self, endpoint: Endpoint, structured: bool) -> int | None:
-        """How many tokens an answer has at most if the request sets no limit; None if that is unknown."""
+        """Return the most tokens of an answer to a request without a limit; None if that is unknown."""
         return endpoint.price.max_output if endpoint.price is not None else None
 
     def format(self, endpoint: Endpoint) -> WireFormat:
@@ -358,11 +358,11 @@ class Provider:
         return self.quirks.several and self.format(endpoint).several
 
     def url(self, base_url: str, endpoint: Endpoint, body: Mapping[str, Any]) -> str:
-        """Where a request is posted."""
+        """Return the URL of requests."""
         return below(base_url, self.format(endpoint).path(endpoint))
 
     def embeddings_url(self, base_url: str) -> str:
-        """Where texts are posted to be embedded."""
+        """Return the URL of embedding requests."""
         if "chat" not in self.apis:
             raise RequestError(f"{self.name} does not embed: use local/wordllama or openai/NAME")
         return below(base_url, "/embeddings")
@@ -386,7 +386,7 @@ class Provider:
         return self.format(endpoint).body(endpoint, request, native_schema)
 
     def parse(self, raw: dict[str, Any], endpoint: Endpoint) -> Answer:
-        """The answer in a body."""
+        """Return the answer in a body."""
         return self.format(endpoint).parse(raw)
 
     def takes_schema(self, endpoint: Endpoint, request: Request) -> bool:

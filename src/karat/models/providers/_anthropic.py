@@ -299,7 +299,7 @@ class _Block:
             self._texts.setdefault(field, [self._start.get(field, "")]).append(delta[field])
 
     def whole(self) -> dict[str, Any]:
-        """The block as it would have come at once."""
+        """Return the block as a reply without streaming has it."""
         block = self._start | {field: "".join(pieces) for field, pieces in self._texts.items()}
         if "partial_json" in self._texts:
             block["input"] = read_arguments(block.pop("partial_json"))

@@ -80,7 +80,7 @@ def context_tokens() -> int:
 
 
 def slot_count() -> int:
-    """How many answers are written at the same time."""
+    """The number of answers that are generated at the same time."""
     return int(os.environ.get("KARAT_LOCAL_SLOTS") or SLOTS)
 
 

@@ -270,6 +270,11 @@ class Budget:
             await waiter
         self.reserved += worst
 
+    @property
+    def overdrawn(self) -> bool:
+        """Whether calls cost more than was reserved for them, so that those in flight may exceed the limit."""
+        return self.spent + self.reserved > self.limit + 1e-12
+
     def _reached(self, worst: float) -> str:
         if worst > self.limit:
             return (

@@ -424,23 +424,10 @@ class Service:
         """Send one request: budget, limits, HTTP. No slot is held while waiting for a retry."""
         budget, worst, timing = reservation.budget, reservation.worst, reservation.timing
         queued = time.perf_counter()
-        if budget is not None:
-            await budget.reserve(worst)
-        cost = 0.0
+        permit = await self._permit(target, reservation, refusals)
+        cost = worst  # from here on the provider may answer, and charge, without our knowing
         try:
-            limiter = target.limiter
-            permit = limiter.try_acquire(reservation.tokens)
-            if permit is None:
-                permit = await limiter.acquire(reservation.tokens, target.sleep)
             try:
-                if target.refusals != refusals:  # while this call waited
-                    target.check(refusals)
-                if reservation.permit is not None:
-                    # The stage may have lost its lease while this call waited: then nothing is sent any more.
-                    allowed = reservation.permit()
-                    if allowed is not None:
-                        await allowed
-                cost = worst  # from here on the provider may answer, and charge, without our knowing
                 start = time.perf_counter()
                 timing.queue += start - queued
                 try:
@@ -470,6 +457,35 @@ class Service:
         finally:
             if budget is not None:
                 budget.settle(worst, cost)
+
+    async def _permit(self, target: Target, reservation: Reservation, refusals: int) -> Permit:
+        """The permit for a request that may be sent now, with its highest possible cost reserved.
+
+        While it waits for a rate limit, other calls may cost more than was reserved for them. Then it gives back what
+        it reserved and asks the budget again, which may be reached.
+        """
+        budget, limiter = reservation.budget, target.limiter
+        while True:
+            if budget is not None:
+                await budget.reserve(reservation.worst)
+            permit = None
+            try:
+                permit = limiter.try_acquire(reservation.tokens)
+                if permit is None:
+                    permit = await limiter.acquire(reservation.tokens, target.sleep)
+                if target.refusals != refusals:  # while this call waited
+                    target.check(refusals)
+                if reservation.permit is not None:
+                    # The stage may have lost its lease while this call waited: then nothing is sent any more.
+                    allowed = reservation.permit()
+                    if allowed is not None:
+                        await allowed
+                if budget is None or not budget.overdrawn:
+                    return permit
+            except BaseException:
+                _give_back(reservation, limiter, permit)
+                raise
+            _give_back(reservation, limiter, permit)
 
     def target(self, endpoint: Endpoint, url: str) -> Target:
         """Address and headers; made again when a key in the environment has changed."""
@@ -508,6 +524,14 @@ class Service:
             limiter=self.limiter(endpoint),
         )
         return target
+
+
+def _give_back(reservation: Reservation, limiter: Limiter, permit: Permit | None) -> None:
+    """Release what was reserved for a request that is not sent."""
+    if permit is not None:
+        limiter.failed(permit)
+    if reservation.budget is not None:
+        reservation.budget.settle(reservation.worst, 0.0)
 
 
 def _leave(target: Target, permit: Permit, error: BaseException) -> None:

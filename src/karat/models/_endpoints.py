@@ -5,7 +5,9 @@ An endpoint holds the names of environment variables, never what is in them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
@@ -312,7 +314,10 @@ def _endpoint(spec: str, name: str, model: str, base_url: str = "", **given: Any
     limits = {"concurrency": provider.concurrency, **given.pop("limits", {})}
     price = given.pop("price", None)
     if price is None:
-        price = Price(0.0, 0.0) if provider.free else find_price(f"{name}/{model}" if its_own else spec)
+        if provider.free and _in_house(base_url or own or usual):
+            price = Price(0.0, 0.0)
+        else:
+            price = find_price(f"{name}/{model}" if its_own else spec)
     if provider.patience is not None and given.get("timeouts", Timeouts()) == Timeouts():
         given["timeouts"] = Timeouts(read=provider.patience, total=provider.patience)
     api = given.pop("api", None) or provider.choose_api(model, official)
@@ -333,6 +338,16 @@ def _endpoint(spec: str, name: str, model: str, base_url: str = "", **given: Any
         quirks=provider.quirks,
         **given,
     )
+
+
+def _in_house(base_url: str) -> bool:
+    """Whether an address is in this process, on this machine or in its network: programs that cost nothing there are
+    also sold as a service.
+    """
+    host = urlsplit(base_url).hostname or "localhost"
+    with contextlib.suppress(ValueError):
+        return not ipaddress.ip_address(host.partition("%")[0]).is_global
+    return "." not in host or host.endswith((".local", ".lan", ".internal", ".home.arpa", ".localhost"))
 
 
 def _check_api(spec: str, api: str, provider: Provider | None) -> None:

@@ -138,3 +138,38 @@ def test_cost():
     assert price.cost(Tokens(input=100, output=10, cache_read=40)) == pytest.approx(
         (60 * 2 + 40 * 0.5 + 100) / 1e6
     )
+
+
+async def test_calls_that_wait_for_a_rate_are_not_sent_after_others_overdrew_the_budget(quick):
+    """A server may count more than was asked for: what waits for its turn asks the budget again."""
+
+    def dear(body):
+        return {"text": "x", "usage": (900, 100)}
+
+    with FakeProvider(answers=dear) as server:
+        model = quick(server, prices=PRICES, limits="{requests_per_minute: 120}")
+        budget = models.Budget(3.0)
+        answered, stopped = await spend(model, budget, 100, width=30, max_tokens=1)
+        assert stopped
+        assert budget.reserved == 0
+        assert answered == server.count <= 4  # $1.10 each, so the third exceeds it; one more may be in flight
+
+
+@pytest.mark.parametrize(
+    ("address", "free"),
+    [
+        (None, True),
+        ("http://127.0.0.2:1/v1", True),
+        ("http://[::1]:1/v1", True),
+        ("http://192.168.1.5:11434/v1", True),
+        ("http://gpu-box:11434/v1", True),
+        ("http://gpu.local:11434/v1", True),
+        ("https://ollama.com/v1", False),
+        ("http://8.8.8.8:11434/v1", False),
+        ("http://127.0.0.1.example.com/v1", False),
+    ],
+)
+def test_a_program_that_is_free_at_home_has_no_price_elsewhere(monkeypatch, address, free):
+    if address is not None:
+        monkeypatch.setenv("OLLAMA_BASE_URL", address)
+    assert models.get("ollama/llama3").priced is free

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import karat
 from karat import models
 from karat.errors import CredentialsRefused, Stopped
+from karat.records import Failed
 from karat.tasks.prompt import PromptTask
 from karat.testing import Failing, FakeProvider
 
@@ -105,6 +107,66 @@ def test_a_model_that_does_not_exist_is_one_failure_of_the_run(quick, body, refu
         with refuses(models.ParameterRefused):
             karat.run(task, [{"id": str(n), "input": n} for n in range(50)], store="memory://", concurrency=2)
         assert server.count <= 4
+
+
+QUOTED = [  # a message that repeats the text of a record, and what the text is
+    (400, "cannot process: invalid api key"),
+    (400, "insufficient_quota: you have no credit"),
+    (400, "authentication_error: the key was refused (401)"),
+    (400, "temperature is not supported"),
+    (400, "max_tokens: 100000 > 64000, which is the maximum allowed"),
+    (400, "unsupported parameter: 'seed'"),
+    (400, "this model does not support thinking"),
+    (422, "the Max Tokens field must be at most 5"),
+    (400, "use /v1/responses instead"),
+    (404, "no endpoint takes the requested parameters"),
+    (404, "the model `fake` does not exist"),
+    (429, "insufficient_quota"),
+]
+
+
+@pytest.mark.parametrize(("status", "text"), QUOTED)
+def test_an_error_that_quotes_a_record_fails_this_record_alone(quick, status, text):
+    fields = {
+        "parameters": "{temperature: 0.5, max_tokens: 9, seed: 3, effort: low}",
+        "retries": "{limit: 0}",
+    }
+    body = json.dumps({"error": {"message": f"cannot answer {text}", "code": "bad_input"}})
+    with FakeProvider(failures={1: Failing(status=status, body=body)}) as server:
+        task = PromptTask("{input}", model=quick(server, **fields).spec)
+        run = karat.run(task, [{"input": text}, {"input": "ordinary"}], store="memory://", concurrency=1)
+    assert [isinstance(output.outcome, Failed) for output in run.outputs()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "code", [{"code": "x", "type": "insufficient_quota"}, {"code": "insufficient_quota"}]
+)
+async def test_an_account_without_credit_is_known_by_its_code_or_type(quick, code):
+    body = json.dumps({"error": {"message": "no", **code}})
+    with FakeProvider(failures={1: Failing(status=429, body=body)}) as server:
+        with pytest.raises(models.QuotaExhausted):
+            await quick(server).generate("x")
+        assert server.count == 1
+
+
+async def test_gemini_refuses_a_key_with_400(quick):
+    body = json.dumps(
+        [
+            {
+                "error": {
+                    "code": 400,
+                    "message": "API key not valid. Please pass a valid API key.",
+                    "status": "INVALID_ARGUMENT",
+                    "details": [{"reason": "API_KEY_INVALID", "domain": "googleapis.com"}],
+                }
+            }
+        ]
+    )
+    with (
+        FakeProvider(failures={1: Failing(status=400, body=body)}) as server,
+        pytest.raises(CredentialsRefused),
+    ):
+        await quick(server).generate("x")
 
 
 def test_another_404_fails_its_record_alone(quick):

@@ -938,7 +938,8 @@ class _Anthropic(_Client):
                 raise TypeError("a message is an object")
             return _encode(result["message"])
         if result["type"] == "errored":
-            status = 400 if "invalid_request" in str(result) else 500
+            _, kind = self._target.provider.error(result.get("error"))
+            status = 400 if kind == "invalid_request_error" else 500
             sent = self.sent.get(row["custom_id"], b"")
             return self._failure(status, _encode(result.get("error")), sent=sent)
         return ServerFailed(f"{self.spec}: in the batch: {one_line(str(result['type']), 100)}")

@@ -241,12 +241,14 @@ class Target:
         message, code = self.provider.error(raw)
         if 300 <= status < 400:
             message = self._redirection(headers.get("Location", ""))
-        if status == 404 and "requested parameters" in message:
+        said = _content(sent) if status == 404 else ""
+        if status == 404 and "requested parameters" in message and "requested parameters" not in said:
             # openrouter.ai/docs/features/provider-routing: no endpoint takes all parameters of the request.
             return ParameterRefused(
                 f"{self.endpoint.spec} does not accept a parameter of this request: remove it ({message}, 404)"
             )
-        if status == 404 and (code == "model_not_found" or _names_model(message, self.endpoint.model)):
+        named = _names_model(message, self.endpoint.model) and self.endpoint.model not in said
+        if status == 404 and (code == "model_not_found" or named):
             # OpenAI and Anthropic, and servers that are compatible with them: every record would fail.
             return ParameterRefused(f"{self.endpoint.spec}: {message} (404): correct the name of the model")
         return failure_of(self.endpoint, status, message, code, headers, raw, sent)
@@ -387,9 +389,11 @@ def refused_parameter(
 ) -> ParameterRefused | None:
     """Return the run's failure for a 400 that names a parameter of the request; None for any other 400.
 
-    Every record sends the same parameters, so every record would fail in the same way.
+    Every record sends the same parameters, so every record would fail in the same way. A message may quote the record:
+    a name that its text contains too proves nothing, unless a field of the error has it.
     """
-    if "/v1/responses" in message and endpoint.api != "responses":
+    content = _content(sent)
+    if "/v1/responses" in message and "/v1/responses" not in content and endpoint.api != "responses":
         return ParameterRefused(f"{endpoint.spec}: {message} (400): set api: responses for this model")
     try:
         fields = msgspec.json.decode(sent, type=dict[str, object])
@@ -411,10 +415,36 @@ def refused_parameter(
             other = _OTHER_NAMES.get(ours)
             if other is not None and (unsupported or _quotes(message, value)):
                 found = found or other.search(message) is not None
+            quoted = found and (_occurs(content, name) or (other is not None and other.search(content)))
+            found = found and not quoted
         if found:
             what = f"{ours}: remove it" if unsupported else f"this {ours}: change it or remove it"
             return ParameterRefused(f"{endpoint.spec} does not accept {what} ({one_line(message, 300)}, 400)")
     return None
+
+
+def _content(sent: bytes) -> str:
+    """The texts of a request that belong to its record, which an error may quote."""
+    try:
+        fields = msgspec.json.decode(sent, type=dict[str, object])
+    except msgspec.DecodeError:
+        return ""
+    waiting, texts = [fields[name] for name in _NOT_PARAMETERS - {"model"} if name in fields], []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return "\n".join(texts)
+
+
+def _occurs(content: str, name: str) -> bool:
+    """Whether a text has the name of a field, as it is sent or as karat calls it, however it is written there."""
+    names = "|".join(re.escape(each).replace("_", "[ _-]?") for each in (name, _OWN_NAMES.get(name, name)))
+    return re.search(rf"(?<![\w.-])(?:{names})(?![\w-])", content, re.IGNORECASE | re.ASCII) is not None
 
 
 def _named_field(raw: object) -> str:
@@ -442,6 +472,16 @@ def _named_field(raw: object) -> str:
                 # Google names the message that holds a field: generation_config.temperature
                 return re.split(r"[.\[]", named.removeprefix("generation_config."))[0]
     return ""
+
+
+def _codes(raw: object, code: str) -> set[str]:
+    """The words for programs in an error body: its code and type, and the reasons of Google's details."""
+    first = raw[0] if isinstance(raw, list) and raw else raw  # Gemini wraps its errors in a list
+    error = first.get("error") if isinstance(first, dict) else None
+    found: list[object] = [code]
+    if isinstance(error, dict):
+        found += [error.get("type"), *(each.get("reason") for each in _dicts(error.get("details")))]
+    return {each for each in found if isinstance(each, str)}
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:
@@ -598,11 +638,12 @@ def failure_of(
         refused = refused_parameter(endpoint, raw, message, code, sent)
         if refused is not None:
             return refused
-    if "insufficient_quota" in lowered or status == 402:
+    codes = _codes(raw, code)
+    if "insufficient_quota" in codes or status == 402:
         return QuotaExhausted(f"{text}: add credit, then repeat the command to continue")
     if status == 403 and any(sign in lowered for sign in _WITHHELD):
         return ContentFiltered(text, status=status)
-    if status in (401, 403):
+    if status in (401, 403) or "API_KEY_INVALID" in codes:  # with which Gemini answers 400
         return CredentialsRefused(
             f"{text}: the key was refused; {_where_the_key_is_set(endpoint)}, then repeat the command to continue"
         )

@@ -248,6 +248,8 @@ def order_verdicts(metadata: Mapping[str, Any]) -> tuple[float, ...]:
 
 WITH_MISSING = "limits_with_missing"
 """In the metadata of an estimate that is not a mean: its limits allowing for the missing items."""
+MISSING_ATTEMPTS = "missing_attempts"
+"""In the metadata of an estimate over problems: the missing attempts; a problem may have a value without them."""
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -304,6 +306,11 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
             stated = self.metadata["better"]
             return stated if stated in ("higher", "lower") else None
         return "lower" if self.evaluator in lower_is_better else "higher"
+
+    @property
+    def missing(self) -> int:
+        """The number of missing items; of an estimate over problems, that of missing attempts where it is known."""
+        return int(self.metadata.get(MISSING_ATTEMPTS, 0)) or self.of - self.n
 
     @property
     def metric(self) -> str:
@@ -492,7 +499,7 @@ def interval_text(estimate: Estimate, digits: int = 3, *, signed: bool = False) 
 
 def missing_span(estimate: Estimate, digits: int = 3, *, signed: bool = False) -> str:
     """Between which values missing items could move the value: `0.80–0.85`; empty without any."""
-    if estimate.of == estimate.n or estimate.lowest is None or estimate.highest is None:
+    if not estimate.missing or estimate.lowest is None or estimate.highest is None:
         return ""
     sign = "+" if signed else ""
     dash = " to " if signed or estimate.lowest < 0 or estimate.highest < 0 else "–"
@@ -507,10 +514,9 @@ def missing_text(estimate: Estimate, digits: int = 3, *, signed: bool = False) -
     span = missing_span(estimate, digits, signed=signed)
     if not span:
         return ""
-    assumed = estimate.metadata.get("bounds_assume")
-    return f"{span} allowing for the {estimate.of - estimate.n:,} missing" + (
-        f" if {assumed}" if assumed else ""
-    )
+    assumed, attempts = estimate.metadata.get("bounds_assume"), MISSING_ATTEMPTS in estimate.metadata
+    what = f"{estimate.missing:,} missing{' attempts' if attempts else ''}"
+    return f"{span} allowing for the {what}" + (f" if {assumed}" if assumed else "")
 
 
 def format_estimate(estimate: Estimate, digits: int = 3) -> str:

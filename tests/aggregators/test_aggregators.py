@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
@@ -14,6 +15,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 import karat
 from karat.aggregators._base import resolve_aggregator
+from karat.analysis.gates import limits_with_missing
 from karat.errors import RequestError
 from karat.stats import share
 from karat.stats._means import few_clusters_note
@@ -230,8 +232,29 @@ def test_attempts_that_failed_bound_pass_at_k(make):
     rows = [[make.item(0.0), make.item(0.0, attempt=2), make.item(attempt=3, failed=True)]]
     made = make.folded("pass_at_k", rows, k=2).get()
     assert (made.value, made.lowest, made.highest) == (0.0, 0.0, pytest.approx(2 / 3))
+    assert (made.n, made.of, made.missing) == (1, 1, 1)
     few = make.folded("pass_at_k", rows, k=3).get()
     assert (few.value, few.n, few.of, few.lowest, few.highest) == (None, 0, 1, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("cluster", [None, "document"])
+def test_the_limits_allow_for_missing_attempts_as_if_they_all_failed_or_passed(make, cluster):
+    rng = random.Random(3)
+    drawn = [[rng.choice([0.0, 1.0, None]) for _ in range(4)] for _ in range(30)]
+
+    def folded(fill):
+        rows = []
+        for place, problem in enumerate(drawn):
+            scores = [fill if x is None else x for x in problem]
+            items = [make.item(x or 0.0, attempt=a, failed=x is None) for a, x in enumerate(scores, 1)]
+            rows.append(({"document": place // 2}, items))
+        return make.folded("pass_hat_k", rows, k=2, cluster=cluster).get()
+
+    found, worst, best = folded(None), folded(0.0), folded(1.0)
+    assert (found.lowest, found.highest) == (pytest.approx(worst.value), pytest.approx(best.value))
+    assert limits_with_missing(found) == pytest.approx((worst.low, best.high))
+    assert found.missing == sum(x is None for problem in drawn for x in problem)
+    assert (worst.missing, best.missing) == (0, 0)
 
 
 def test_the_majority_votes_for_answers(make):

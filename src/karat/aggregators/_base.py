@@ -27,7 +27,7 @@ from karat.stats._means import MeanState
 
 S = TypeVar("S")
 
-METHODS = 5
+METHODS = 6
 """Raised when the same results give other numbers: what an earlier version computed is then computed again."""
 
 

@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from karat.aggregators._base import Aggregate, Aggregator, Group, Values, not_applicable, register_aggregator
-from karat.records import Estimate, Ok, Result
-from karat.stats._exact import ExactSum
+from karat.records import MISSING_ATTEMPTS, WITH_MISSING, Estimate, Ok, Result
 from karat.stats._validation import check_confidence
 
 
@@ -88,14 +87,19 @@ class Problem:
 
 
 class _State:
-    __slots__ = ("highest", "lowest", "problems", "values")
+    __slots__ = ("attempts", "best", "values", "whole", "worst")
 
     def __init__(self, ks: Sequence[int]) -> None:
+        self.whole = {k: Values() for k in ks}
+        """The values of examples of which nothing is missing …"""
         self.values = {k: Values() for k in ks}
-        self.lowest = {k: ExactSum() for k in ks}
-        self.highest = {k: ExactSum() for k in ks}
-        self.problems = dict.fromkeys(ks, 0)
-        """Problems that were attempted k times, with any outcome; the bounds are over these."""
+        """… and of the others; `missing` are problems without k scored attempts."""
+        self.worst = {k: Values() for k in ks}
+        """Of those others: the values if all missing attempts fail …"""
+        self.best = {k: Values() for k in ks}
+        """… and if all pass."""
+        self.attempts = dict.fromkeys(ks, 0)
+        """Missing attempts."""
 
 
 class OverAttempts(Aggregator[_State], ABC):
@@ -139,20 +143,21 @@ class OverAttempts(Aggregator[_State], ABC):
 
     def add_problems(self, state: _State, problems: Sequence[Problem], metadata: Mapping[str, Any]) -> _State:
         """Add the problems of one example, which are one cluster."""
+        missing = sum(problem.missing for problem in problems)
         for k in self.k:
-            values = []
-            for problem in problems:
-                n, missing = len(problem.passed), problem.missing
-                if n >= k:
-                    values.append(self.value(problem, k))
-                elif n + missing:
-                    state.values[k].missing += 1
-                if n + missing >= k:
-                    worst, best = self.bounds(problem, k) if missing else (values[-1], values[-1])
-                    state.lowest[k].add(worst)
-                    state.highest[k].add(best)
-                    state.problems[k] += 1
+            made = [(problem, len(problem.passed) + problem.missing) for problem in problems]
+            values = [self.value(problem, k) for problem in problems if len(problem.passed) >= k]
+            lacking = sum(n > 0 for _, n in made) - len(values)
+            if not missing and not lacking:
+                state.whole[k].add(values, metadata, self.cluster)
+                continue
+            known = [(problem, n) for problem, n in made if n]
+            bounds = [self.bounds(problem, k) if n >= k else (0.0, 1.0) for problem, n in known]
             state.values[k].add(values, metadata, self.cluster)
+            state.values[k].missing += lacking
+            state.worst[k].add([worst for worst, _ in bounds], metadata, self.cluster)
+            state.best[k].add([best for _, best in bounds], metadata, self.cluster)
+            state.attempts[k] += missing
         return state
 
     def _problems(self, group: Group) -> dict[str, Problem]:
@@ -182,11 +187,11 @@ class OverAttempts(Aggregator[_State], ABC):
         return problems
 
     def merge(self, a: _State, b: _State) -> _State:
+        for mine, theirs in ((a.whole, b.whole), (a.values, b.values), (a.worst, b.worst), (a.best, b.best)):
+            for k in self.k:
+                mine[k].merge(theirs[k])
         for k in self.k:
-            a.values[k].merge(b.values[k])
-            a.lowest[k].merge(b.lowest[k])
-            a.highest[k].merge(b.highest[k])
-            a.problems[k] += b.problems[k]
+            a.attempts[k] += b.attempts[k]
         return a
 
     def finish(self, state: _State) -> Aggregate:
@@ -197,15 +202,24 @@ class OverAttempts(Aggregator[_State], ABC):
 
     def of_k(self, state: _State, k: int) -> Estimate:
         """The estimate for one k, over problems."""
-        estimate = state.values[k].estimate(self.confidence, self.cluster)
-        problems = state.problems[k]
+        estimate, worst, best = (
+            self._joined(state.whole[k], part) for part in (state.values[k], state.worst[k], state.best[k])
+        )
         metadata = {**estimate.metadata, "k": k}
         if estimate.value is None:
             metadata["note"] = f"no example has {k:,} scored attempts"
-        lowest, highest = estimate.lowest, estimate.highest
-        if problems and problems == estimate.of:
-            lowest, highest = state.lowest[k].value / problems, state.highest[k].value / problems
-        return msgspec.structs.replace(estimate, lowest=lowest, highest=highest, metadata=metadata)
+        if state.attempts[k] or estimate.n < estimate.of:
+            metadata[WITH_MISSING] = [worst.low, best.high]
+        if state.attempts[k] and state.attempts[k] != estimate.of - estimate.n:
+            metadata[MISSING_ATTEMPTS] = state.attempts[k]
+        return msgspec.structs.replace(estimate, lowest=worst.value, highest=best.value, metadata=metadata)
+
+    def _joined(self, whole: Values, part: Values) -> Estimate:
+        """The estimate over the examples of which nothing is missing and the others."""
+        every = Values()
+        every.merge(whole)
+        every.merge(part)
+        return every.estimate(self.confidence, self.cluster)
 
 
 def answer_of(result: Result) -> Any:

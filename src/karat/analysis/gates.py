@@ -18,7 +18,7 @@ from karat.errors import RequestError, UnknownName, did_you_mean, plural
 from karat.evaluators._base import score_range, threshold_problem
 from karat.formatting import Block, Heading, Table, interval, number
 from karat.layout import Styled
-from karat.records import WITH_MISSING, Estimate, EvaluatorSpec
+from karat.records import MISSING_ATTEMPTS, WITH_MISSING, Estimate, EvaluatorSpec
 from karat.stats._bounded_mean import BoundedMean
 from karat.stats._distributions import critical
 from karat.stats._proportions import share_limits
@@ -291,7 +291,7 @@ def limits_with_missing(estimate: Estimate) -> tuple[float | None, float | None]
     state their own limits.
     """
     value, low, high = estimate.value, estimate.low, estimate.high
-    if value is None or estimate.of <= estimate.n:
+    if value is None or not estimate.missing:
         return low, high
     if WITH_MISSING in estimate.metadata:
         low, high = estimate.metadata[WITH_MISSING]
@@ -310,12 +310,12 @@ def _reach(least: float, estimate: Estimate, sign: float = 1.0, form: str = ".3f
     reached = best if better else worst
     way = "up" if better == (sign > 0) else "down"
     to = "anywhere" if reached is None else f"{way} to {sign * reached:{form}}"
-    them = "it" if estimate.of - estimate.n == 1 else "them"
+    them = "it" if estimate.missing == 1 else "them"
     return f"which could take the interval {to}: complete {them} first"
 
 
 def _missing(estimate: Estimate, noun: str) -> str:
-    missing = estimate.of - estimate.n
+    missing, noun = estimate.missing, "attempt" if MISSING_ATTEMPTS in estimate.metadata else noun
     return f"{plural(missing, noun)} {'is' if missing == 1 else 'are'} missing" if missing else ""
 
 

@@ -254,7 +254,7 @@ def _bounds(estimates: Iterable[Estimate], include: Iterable[float] = ()) -> tup
             each.value,
             each.low,
             each.high,
-            *((each.lowest, each.highest) if each.of > each.n else ()),
+            *((each.lowest, each.highest) if each.missing else ()),
         )
         if value is not None and math.isfinite(value)
     ]

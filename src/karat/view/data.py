@@ -30,7 +30,7 @@ from karat.analysis.tables import (
 )
 from karat.analysis.text_diff import Piece, word_diff
 from karat.errors import RequestError, TookTooLong, UnknownName, did_you_mean, plural, unknown_metadata
-from karat.records import Estimate
+from karat.records import MISSING_ATTEMPTS, Estimate
 from karat.reporting import marks
 from karat.stats._exact import array_total
 from karat.store import ReadPool, Store
@@ -922,6 +922,7 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
         "highest",
     )
     found = {name: getattr(estimate, name) for name in (*fields, "method", "confidence")}
+    found |= {name: estimate.metadata[name] for name in (MISSING_ATTEMPTS,) if name in estimate.metadata}
     return {**msgspec.to_builtins(found), "label": estimate.label}
 
 
@@ -1022,7 +1023,9 @@ MOST_RUNS_DRAWN = 15
 
 def _plotted(document: Mapping[str, Any]) -> Estimate:
     value, low, high, lowest, highest = map(document.get, ("value", "low", "high", "lowest", "highest"))
-    return Estimate(value, low, high, document["n"], document["of"], lowest=lowest, highest=highest)
+    metadata = {name: document[name] for name in (MISSING_ATTEMPTS,) if name in document}
+    n, of = document["n"], document["of"]
+    return Estimate(value, low, high, n, of, lowest=lowest, highest=highest, metadata=metadata)
 
 
 def _forest(runs: Sequence[Mapping[str, Any]]) -> marks.Plot | None:

@@ -430,7 +430,7 @@ def with_siblings(name: str, estimate: Estimate) -> dict[str, Any]:
     """An estimate as the reports write it: the number, its interval, and bounds where items are missing."""
     interval = None if estimate.low is None or estimate.high is None else [estimate.low, estimate.high]
     out: dict[str, Any] = {name: estimate.value, f"{name}_interval": interval}
-    if estimate.of > estimate.n and estimate.lowest is not None:
+    if estimate.missing and estimate.lowest is not None:
         out[f"{name}_bounds"] = [estimate.lowest, estimate.highest]
         if "bounds_assume" in estimate.metadata:
             out[f"{name}_bounds_assume"] = estimate.metadata["bounds_assume"]

@@ -169,7 +169,7 @@ def timed(times: int, work: Any) -> float:
 def measure_build(path: Path) -> dict[str, float]:
     """Make all columns as for a store of an earlier karat, which has none."""
     import karat
-    from karat.store.columns import _assembled, _read_segments, example_columns
+    from karat.store.columns import _assemble, _read_segments, example_columns
 
     with tempfile.TemporaryDirectory() as cache, karat.open_store(path, read_only=True) as store:
         os.environ["KARAT_CACHE"] = cache
@@ -177,7 +177,7 @@ def measure_build(path: Path) -> dict[str, float]:
         run, evaluation = store.runs.list()[0], store.evaluations.list()[0]
         example_columns(run.dataset)
         for handle in (run, evaluation):
-            _assembled(
+            _assemble(
                 handle.kind, _read_segments(handle), 0, ("scores", "seconds", "queue", "kind_codes"), 0, None
             )
         return {

@@ -511,7 +511,7 @@ def test_sources_are_parsed_in_many_threads_at_once(monkeypatch):
 
     def parse(at: int) -> bool:
         Yields()
-        return keys._parsed(source) is not None
+        return keys._parse(source) is not None
 
     threshold, interval = gc.get_threshold(), sys.getswitchinterval()
     gc.set_threshold(10)

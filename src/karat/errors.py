@@ -266,7 +266,7 @@ def where_raised(error: BaseException) -> str:
     """
     import traceback
 
-    karat, libraries, machinery = _installed()
+    karat, libraries, machinery = _library_folders()
     left_out = (karat, *machinery)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(left_out)]
     frames.reverse()
@@ -276,7 +276,7 @@ def where_raised(error: BaseException) -> str:
 
 
 @functools.cache
-def _installed() -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def _library_folders() -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """The folder of karat, those of Python's library and of packages, and what in the library calls other code."""
     import sysconfig
 

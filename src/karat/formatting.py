@@ -310,11 +310,11 @@ def as_text(blocks: Iterable[Block], layout: Layout = PLAIN) -> str:
 def _block_text(block: Block, layout: Layout) -> str:
     if isinstance(block, Heading):
         title = clean(block.text)
-        shown = "\n".join(paint(line, "bold", layout) for line in _wrapped([title], layout))
+        shown = "\n".join(paint(line, "bold", layout) for line in _wrap_spans([title], layout))
         width = min(display_width(title), layout.width or display_width(title))
         return f"{shown}\n{'═' * width}" if block.level == 1 else shown
     if isinstance(block, Paragraph):
-        lines = _wrapped([clean(block.text, PARAGRAPH)], layout)
+        lines = _wrap_spans([clean(block.text, PARAGRAPH)], layout)
         return "\n".join(paint(line, style_of(block.text), layout) for line in lines)
     if isinstance(block, Details):
         return _details_text(block, layout)
@@ -331,7 +331,7 @@ def _clean_span(text: str, longest: int) -> str:
     return Styled(shown, style_of(text)) if style_of(text) else shown
 
 
-def _wrapped(spans: list[str], layout: Layout, indent: int = 0) -> list[str]:
+def _wrap_spans(spans: list[str], layout: Layout, indent: int = 0) -> list[str]:
     """Spans as lines that fit, each painted; marks stand for added and removed where there is no colour."""
     if not layout.colour:
         spans = [
@@ -345,10 +345,10 @@ def _wrapped(spans: list[str], layout: Layout, indent: int = 0) -> list[str]:
 
 def _details_text(block: Details, layout: Layout) -> str:
     names = max((display_width(clean(name, 40)) for name, _ in block.fields), default=0)
-    title = _wrapped([clean(block.title)], layout) if block.title else []
+    title = _wrap_spans([clean(block.title)], layout) if block.title else []
     lines = [paint(line, "bold", layout) for line in title]
     for name, spans in block.fields:
-        shown = _wrapped([_clean_span(span, block.longest) for span in spans], layout, names + 4)
+        shown = _wrap_spans([_clean_span(span, block.longest) for span in spans], layout, names + 4)
         for number, line in enumerate(shown):
             label = paint(pad(clean(name, 40), names), "dim", layout) if number == 0 else " " * names
             lines.append(f"  {label}  {line}".rstrip())
@@ -505,7 +505,7 @@ def visible(text: str) -> str:
     Controls become their pictures (`␛`), anything else its code point (`⟨U+202E⟩`). Tabs, line feeds, and joiners
     inside emoji, Arabic and Indic words stay.
     """
-    return re.sub(_HIDDEN, _named, text)
+    return re.sub(_HIDDEN, _metric_name, text)
 
 
 def escape_html(text: object) -> str:
@@ -544,7 +544,7 @@ def join(*children: Child) -> Markup:
     )
 
 
-def _named(found: re.Match[str]) -> str:
+def _metric_name(found: re.Match[str]) -> str:
     character = found.group()
     if character in _JOINERS and _joins(found.string, found.start()):
         return character

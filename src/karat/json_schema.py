@@ -69,7 +69,7 @@ class Validator:
         self._more = max(0.0, pattern_seconds - PATTERN_SECONDS)
         # A keyword that a draft does not define is an annotation there.
         known = base.VALIDATORS | {name: rule for name, rule in rules.items() if name in base.VALIDATORS}
-        limited = {name: _limited(rule) for name, rule in known.items()}
+        limited = {name: _with_limit(rule) for name, rule in known.items()}
         self._validator = extend(base, limited)(schema, **options)  # type: ignore[no-untyped-call]  # its stub
 
     def iter_errors(self, value: object) -> Iterator[ValidationError]:
@@ -118,7 +118,7 @@ def _out_of_time() -> Undecided:
 _watch = _Watch()
 
 
-def _limited(rule: Rule) -> Rule:
+def _with_limit(rule: Rule) -> Rule:
     def run(validator: Draft, keyword: object, instance: JSON, schema: Schema) -> Iterator[ValidationError]:
         _watch.step()
         return rule(validator, keyword, instance, schema)
@@ -172,8 +172,8 @@ def validator(
         "additionalProperties": _additional_properties(
             base.VALIDATORS.get("additionalProperties"), pattern_seconds
         ),
-        "unevaluatedItems": _unevaluated("array", pattern_seconds),
-        "unevaluatedProperties": _unevaluated("object", pattern_seconds),
+        "unevaluatedItems": _unevaluated_rule("array", pattern_seconds),
+        "unevaluatedProperties": _unevaluated_rule("object", pattern_seconds),
     }
     return Validator(base, rules, schema, pattern_seconds, registry=REGISTRY, format_checker=formats)
 
@@ -314,7 +314,7 @@ def _additional_properties(usual: Rule | None, seconds: float) -> Rule:
     return rule
 
 
-def _unevaluated(kind: str, seconds: float) -> Rule:
+def _unevaluated_rule(kind: str, seconds: float) -> Rule:
     """The keywords `unevaluatedItems` and `unevaluatedProperties`, in linear time and without Python's `re`."""
     from jsonschema import ValidationError
 
@@ -349,7 +349,7 @@ class _Evaluated:
         found = self._items(validator, schema) if self._is_array else self._properties(validator, schema)
         for name in ("$ref", "$dynamicRef", "$recursiveRef"):
             if name in schema:
-                resolved = _resolved(validator, name, schema[name])
+                resolved = _resolve(validator, name, schema[name])
                 there = validator.evolve(schema=resolved.contents, _resolver=resolved.resolver)
                 found |= self.by(there, resolved.contents)
         if "if" in schema:
@@ -370,13 +370,13 @@ class _Evaluated:
         prefix = schema.get("prefixItems", ()) if "prefixItems" in validator.VALIDATORS else ()
         found = set(range(len(items or prefix)))
         for name in ("contains", "unevaluatedItems"):
-            found |= self._accepted(validator, schema.get(name), enumerate(self._instance))
+            found |= self._accepted_places(validator, schema.get(name), enumerate(self._instance))
         return found
 
     def _properties(self, validator: Draft, schema: Mapping[str, Any]) -> set[Any]:
         found = {name for name in schema.get("properties", ()) if name in self._instance}
         for name in ("additionalProperties", "unevaluatedProperties"):
-            found |= self._accepted(validator, schema.get(name), self._instance.items())
+            found |= self._accepted_places(validator, schema.get(name), self._instance.items())
         for pattern in schema.get("patternProperties", ()):
             found |= {name for name in self._instance if _found(pattern, name, self._seconds)}
         for name, part in schema.get("dependentSchemas", {}).items():
@@ -384,7 +384,7 @@ class _Evaluated:
                 found |= self.by(validator, part)
         return found
 
-    def _accepted(
+    def _accepted_places(
         self, validator: Draft, schema: Schema | None, values: Iterable[tuple[Any, Any]]
     ) -> set[Any]:
         """The places of the values that a schema accepts; none where there is no schema."""
@@ -397,7 +397,7 @@ def _accepts(validator: Draft, schema: Schema, instance: JSON) -> bool:
     return bool(validator.evolve(schema=schema).is_valid(instance))
 
 
-def _resolved(validator: Draft, keyword: str, reference: str) -> Any:
+def _resolve(validator: Draft, keyword: str, reference: str) -> Any:
     if keyword == "$recursiveRef":
         from referencing.jsonschema import lookup_recursive_ref
 
@@ -406,7 +406,7 @@ def _resolved(validator: Draft, keyword: str, reference: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _compiled(pattern: str) -> Any:
+def _compile(pattern: str) -> Any:
     import regex
 
     return regex.compile(pattern)
@@ -416,7 +416,7 @@ def _found(pattern: str, text: str, seconds: float) -> bool:
     left = _watch.left(seconds)
     try:
         # Without the interpreter lock: other threads continue.
-        return _compiled(pattern).search(text, timeout=left, concurrent=True) is not None
+        return _compile(pattern).search(text, timeout=left, concurrent=True) is not None
     except TimeoutError:
         if left < seconds:
             raise _out_of_time() from None

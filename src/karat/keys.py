@@ -170,7 +170,7 @@ _ASKING = frozenset(
 def _mentions_models(source: str) -> bool:
     if "\n" not in source and "lambda" not in source:  # a name, or the JSON of closure cells and attributes
         return "karat.models" in source
-    tree = _parsed(source)
+    tree = _parse(source)
     if tree is None:
         return True
     for node in ast.walk(tree):
@@ -332,7 +332,7 @@ _KARAT = Path(__file__).resolve().parent
 
 
 @functools.cache
-def _installed() -> tuple[Path, ...]:
+def _library_folders() -> tuple[Path, ...]:
     """The folders of the standard library and of installed packages."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     return tuple({Path(sysconfig.get_path(name)).resolve() for name in names})
@@ -353,7 +353,7 @@ _PACKAGES = frozenset({"site-packages", "dist-packages"})
 def _is_project(path: Path) -> bool:
     if path.is_relative_to(_KARAT) or not _PACKAGES.isdisjoint(path.parts):
         return False
-    return not any(path.is_relative_to(folder) for folder in _installed())
+    return not any(path.is_relative_to(folder) for folder in _library_folders())
 
 
 def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str]:
@@ -373,7 +373,7 @@ def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str
             named.append(sys.modules.get(value.__module__))
     # A module of which only constants are used, such as prompts, has left no trace but its import.
     package = module.__package__ or ""
-    imported = [sys.modules.get(name) for name in _imported(source, package)]
+    imported = [sys.modules.get(name) for name in _imported_modules(source, package)]
     for found in (*named, *imported):
         path = _file(found)
         if found is not None and path is not None and _is_project(path):
@@ -386,7 +386,7 @@ def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str
 def _later_sources(source: str, package: str, seen: set[str]) -> list[str]:
     """The sources of project modules that functions import when they are called, whether or not they were called."""
     out: list[str] = []
-    for name in _imported(source, package, later=True):
+    for name in _imported_modules(source, package, later=True):
         file = _module_file(name)
         if file is None or str(file) in seen:
             continue
@@ -433,7 +433,7 @@ def _spec(name: str, places: Sequence[str] | None) -> ModuleSpec | None:
     return None
 
 
-def _parsed(source: str) -> ast.Module | None:
+def _parse(source: str) -> ast.Module | None:
     """The syntax tree of a source; None where it cannot be parsed.
 
     CPython counts the depth of the tree that it builds in one place for all threads, so a source that is parsed in two
@@ -456,7 +456,7 @@ PARSE_ATTEMPTS = 5
 _parsing = threading.Lock()
 
 
-def _imported(source: str, package: str, later: bool = False) -> list[str]:
+def _imported_modules(source: str, package: str, later: bool = False) -> list[str]:
     """The names in `sys.modules` of what a source imports: in the files of a graph task, its own modules come first."""
     root = sys.modules.get(package.partition(".")[0])
     full_name = getattr(getattr(root, "__loader__", None), "full_name", str)
@@ -466,7 +466,7 @@ def _imported(source: str, package: str, later: bool = False) -> list[str]:
 @functools.lru_cache(8192)
 def _imports(source: str, package: str, later: bool = False) -> tuple[str, ...]:
     """Names of what a source imports when it is imported itself; with `later`, also what its functions import."""
-    tree = _parsed(source)
+    tree = _parse(source)
     if tree is None:
         return ()
     front: list[ast.AST] = [tree]
@@ -569,7 +569,7 @@ class Decision(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-def _returned(what: str, failed: int, total: int) -> str:
+def _returned_notice(what: str, failed: int, total: int) -> str:
     """The notice for a finished run or evaluation that is returned, with the command for its failed items."""
     if not failed:
         return f"{what} is already finished: use {option('new', True)} for another"
@@ -614,7 +614,7 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
             why += f", which {option('accept_code_change', True)} would return" if what == "run" else ""
             return Decision("create", None, last.replicate, why)
         about = f"{what} {last.id}, made with other code," if changed else f"{what} {last.id}"
-        return Decision("return", last.id, last.replicate, _returned(about, last.failed, last.total))
+        return Decision("return", last.id, last.replicate, _returned_notice(about, last.failed, last.total))
     if changed and not wanted.accept_code_change:
         raise CodeChanged(
             f"{what} {last.id} was started with different code: use {option('accept_code_change', True)}"

@@ -162,7 +162,7 @@ def wrap_spans(spans: Iterable[str], width: int, most: int | None = None) -> lis
             if word:
                 lines[-1].append(_as(word, style))
                 used += length
-    lines = [_stripped(line) for line in lines]
+    lines = [_strip(line) for line in lines]
     lines = [line for line in lines if line] or [[]]
     if most is not None and len(lines) > most:
         last = lines[most - 1]
@@ -175,7 +175,7 @@ def _as(text: str, style: str) -> str:
     return Styled(text, style) if style else text
 
 
-def _stripped(line: list[str]) -> list[str]:
+def _strip(line: list[str]) -> list[str]:
     while line and line[-1].isspace():
         line = line[:-1]
     return line

@@ -50,7 +50,7 @@ class Path:
         spans = _spans(text)
         if len(spans) > MAX_STEPS:
             raise RequestError(
-                f"the path {_quoted(text)} has {len(spans)} steps; at most {MAX_STEPS} are read"
+                f"the path {_quote(text)} has {len(spans)} steps; at most {MAX_STEPS} are read"
             )
         self.steps: tuple[str, ...] = tuple(step for step, _, _ in spans)
         """`("a", "b", "0", "c")` for `a.b[0].c`."""
@@ -107,24 +107,24 @@ class Path:
             elif isinstance(data, (list, tuple)):
                 step = self.steps[at]
                 if not _is_position(step):
-                    return f"no field {_quoted(step)}{self._within(at)}: there is an array of {len(data)}"
+                    return f"no field {_quote(step)}{self._within(at)}: there is an array of {len(data)}"
                 if int(step) >= len(data):
                     return (
                         f"no element {step}{self._within(at)}: the array has {plural(len(data), 'element')}"
                     )
                 data, at = data[int(step)], at + 1
             else:
-                return f"no field {_quoted(self.steps[at])}{self._within(at)} in {kind_of(data)}"
+                return f"no field {_quote(self.steps[at])}{self._within(at)} in {kind_of(data)}"
 
     def _no_key(self, data: Mapping[Any, Any], at: int) -> str:
         step = self.steps[at]
         if not data:
-            return f"no field {_quoted(step)}{self._within(at)}: the object is empty"
+            return f"no field {_quote(step)}{self._within(at)}: the object is empty"
         known = [str(key)[:80] for key, _ in zip(data, range(200), strict=False) if key != ""]
-        return f"no field {_quoted(step)}{self._within(at)}: {did_you_mean(step[:80], known)}"
+        return f"no field {_quote(step)}{self._within(at)}: {did_you_mean(step[:80], known)}"
 
     def _within(self, at: int) -> str:
-        return f" (of {_quoted(self.text)})" if len(self.steps) > 1 else ""
+        return f" (of {_quote(self.text)})" if len(self.steps) > 1 else ""
 
 
 def _spans(text: str) -> list[tuple[str, int, int]]:
@@ -182,5 +182,5 @@ def _is_position(step: str) -> bool:
     return step.isascii() and step.isdigit() and len(step) < 10
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "…")

@@ -399,7 +399,9 @@ class Estimates(Sequence[Estimate]):
         if isinstance(index, str):
             for field in ("aggregator", "evaluator", "name"):
                 if any(getattr(each, field) == index for each in self._estimates):
-                    return self._only([e for e in self._estimates if getattr(e, field) == index], index)
+                    return self._main_estimate(
+                        [e for e in self._estimates if getattr(e, field) == index], index
+                    )
             known = {
                 getattr(e, field) for e in self._estimates for field in ("aggregator", "evaluator", "name")
             }
@@ -460,9 +462,9 @@ class Estimates(Sequence[Estimate]):
                 )
         found = self.select(evaluator=evaluator, aggregator=aggregator, name=name, run=run, group=group)
         asked = ", ".join(str(each) for each in (evaluator, aggregator, name, run, group) if each is not None)
-        return self._only(list(found), asked or "estimates")
+        return self._main_estimate(list(found), asked or "estimates")
 
-    def _only(self, found: list[Estimate], asked: str) -> Estimate:
+    def _main_estimate(self, found: list[Estimate], asked: str) -> Estimate:
         """The one of several that is an aggregator's main number over all items."""
         if len(found) > 1:
             found = [each for each in found if each.group is None] or found

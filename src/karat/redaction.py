@@ -121,11 +121,11 @@ class Redactor:
             if literal in data:
                 data = data.replace(literal, MASK.encode())
         if self._escaped is not None and any(sign in data for sign in self._signs):
-            data = _masked(self._escaped, data, self._longest * LONGEST_ESCAPE)
+            data = _mask(self._escaped, data, self._longest * LONGEST_ESCAPE)
             if self._wide is not None and any(sign in data for sign in _ESCAPED_NULS):
-                data = _masked(self._wide, data, self._longest * LONGEST_ESCAPE)
+                data = _mask(self._wide, data, self._longest * LONGEST_ESCAPE)
         if any(sign in data for sign in _BREAKS) and any(piece in data for piece in self._pieces):
-            data = _masked(self._broken, data, self._longest * LONGEST_BREAK)
+            data = _mask(self._broken, data, self._longest * LONGEST_BREAK)
         return data
 
     @functools.cached_property
@@ -161,7 +161,7 @@ LONGEST_BREAK = 350
 """Bytes of a character in an escaped form, and of one with line breaks behind it."""
 
 
-def _masked(pattern: re.Pattern[bytes], data: bytes, longest: int) -> bytes:
+def _mask(pattern: re.Pattern[bytes], data: bytes, longest: int) -> bytes:
     """The data with a mask in place of the matches, none of which is longer than `longest`."""
     if len(data) <= WINDOW:
         return pattern.sub(MASK.encode(), data)

@@ -86,9 +86,9 @@ class Registry(Generic[T]):
         if colon and head in self._prefixes:
             return self._prefixes[head](rest)
         if colon and head.endswith(".py"):
-            return self._checked(load_object(name))
+            return self._check_part(load_object(name))
         if "." in name and not colon and all(part.isidentifier() for part in name.split(".")):
-            return self._checked(load_object(name))
+            return self._check_part(load_object(name))
         raise UnknownName(f"unknown {self.kind} {name!r}: {did_you_mean(name, self.list())}")
 
     def has(self, name: str) -> bool:
@@ -115,7 +115,7 @@ class Registry(Generic[T]):
             "from": qualified_name(part),
         }
 
-    def _checked(self, part: Any) -> T:
+    def _check_part(self, part: Any) -> T:
         if not callable(part):
             raise RequestError(f"{part!r} cannot be used as {self.kind}: it is not callable")
         return part  # type: ignore[no-any-return]  # its user checks what it can do

@@ -184,7 +184,7 @@ def _other(value: Any, depth: int) -> Any:
     if isinstance(value, (list, tuple, deque)):
         return _array(value, depth)
     if isinstance(value, Set):
-        return _sorted(_array(value, depth))
+        return _sort_items(_array(value, depth))
     if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(_converted_struct(value, depth))
     try:
@@ -249,7 +249,7 @@ def _is_empty_set(value: Any) -> bool:
     return isinstance(value, (set, frozenset)) and not value
 
 
-def _sorted(items: list[Any]) -> list[Any]:
+def _sort_items(items: list[Any]) -> list[Any]:
     try:
         return sorted(items)
     except TypeError:  # values of several types

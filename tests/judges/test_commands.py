@@ -11,7 +11,7 @@ import pytest
 import karat
 from karat.analysis.judges import import_labels
 from karat.cli import main
-from karat.cli.judge import _judged
+from karat.cli.judge import _judged_evaluation
 from karat.cli.parser import UsageError
 from karat.layout import display_width
 
@@ -156,7 +156,7 @@ def test_the_latest_evaluation_is_not_the_labels(store, evaluation, labels, fold
 def test_labels_are_named_where_a_judged_evaluation_is_meant(evaluation, labels, folder, refuses):
     [people] = import_labels(labels, evaluation)
     with refuses(UsageError):
-        _judged(evaluation.store, people.id)
+        _judged_evaluation(evaluation.store, people.id)
 
 
 def test_the_latest_run_and_evaluation_are_not_those_of_an_audit(store, evaluation, labels, folder, capsys):

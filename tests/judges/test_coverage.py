@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from karat.analysis.judges import _measured, _Pair
+from karat.analysis.judges import _measure_part, _Pair
 
 ROUNDS = 90
 FIGURES = ("base_rate", "judge_rate", "agreement", "kappa", "sensitivity", "specificity", "bias")
@@ -48,7 +48,7 @@ def test_every_figure_covers_the_truth():
     for number in range(ROUNDS):
         settings = draw.uniform(0.15, 0.85), draw.uniform(0.65, 0.98), draw.uniform(0.65, 0.98)
         pairs = sampled(draw, outputs_of(draw, *settings), ("outputs", "examples", "drawn")[number % 3])
-        found = _measured("judge", "", "sampled", pairs, 0.95, [], [])
+        found = _measure_part("judge", "", "sampled", pairs, 0.95, [], [])
         for name, truth in truth_of(*settings).items():
             estimate = getattr(found, name)
             if estimate is not None and estimate.low is not None:

@@ -216,9 +216,9 @@ async def test_the_limit_of_a_body_counts_decompressed_bytes(
 
 def test_a_compressed_body_may_have_several_members_and_padding():
     halves = gzip.compress(b'{"a": ') + gzip.compress(b"1}")
-    assert _transport._decompressed(halves + b"\0\0", "gzip", "m", 100) == b'{"a": 1}'
+    assert _transport._decompress(halves + b"\0\0", "gzip", "m", 100) == b'{"a": 1}'
     with pytest.raises(models.BrokenBody, match="larger"):
-        _transport._decompressed(gzip.compress(b"a" * 60) * 2, "gzip", "m", 100)
+        _transport._decompress(gzip.compress(b"a" * 60) * 2, "gzip", "m", 100)
 
 
 async def test_an_encoding_that_was_not_asked_for_is_not_asked_for_again(quick):

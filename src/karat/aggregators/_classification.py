@@ -280,7 +280,7 @@ def _cells(counts: Mapping[Labelled, int], parts: bool) -> dict[Labelled, tuple[
         for text, weight in ((golden, 1 << 40), (predicted, 1)):
             if isinstance(text, str):
                 # Golden spellings come before all predicted ones.
-                spellings.setdefault(_key(text, folded), Counter())[_bounded(text)] += times * weight
+                spellings.setdefault(_key(text, folded), Counter())[_bound(text)] += times * weight
     names = {key: min(spelled, key=lambda text: (-spelled[text], text)) for key, spelled in spellings.items()}
     taken: dict[str, str] = {}
     for key in sorted(names):  # two classes may be spelled alike, when case matters to some results only
@@ -307,10 +307,10 @@ def _cells(counts: Mapping[Labelled, int], parts: bool) -> dict[Labelled, tuple[
 
 
 def _key(text: str, folded: bool) -> str:
-    return _bounded(_FOLDED(text) if folded else text)
+    return _bound(_FOLDED(text) if folded else text)
 
 
-def _bounded(text: str) -> str:
+def _bound(text: str) -> str:
     """A label of bounded length; longer ones are identified by a hash."""
     if len(text) <= LONGEST:
         return text
@@ -335,20 +335,20 @@ class Metrics:
         every, real = len(self.found.classes), len(self.classes)
         if every == real or not real:
             return macro
-        return Averages(*(_scaled(each, every / real) for each in (macro.precision, macro.recall, macro.f1)))
+        return Averages(*(_scale(each, every / real) for each in (macro.precision, macro.recall, macro.f1)))
 
     def average(self, metric: str, average: str) -> Estimate:
         """Return one average of `precision`, `recall` or `f1`, with n and of."""
         if average == "seed" and metric == "f1":
             return _harmonic(self.average("precision", average), self.average("recall", average))
         if average == "seed":
-            estimate = self._of_seeds(metric)
+            estimate = self._seed_average(metric)
         else:
             averages = {"macro": self.macro, "micro": self.found.micro, "weighted": self.found.weighted}
             estimate = getattr(averages[average], metric)
-        return self._bounded(msgspec.structs.replace(estimate, of=self.of), metric, average)
+        return self._bound(msgspec.structs.replace(estimate, of=self.of), metric, average)
 
-    def _bounded(self, estimate: Estimate, metric: str, average: str) -> Estimate:
+    def _bound(self, estimate: Estimate, metric: str, average: str) -> Estimate:
         """An estimate with its bounds given the missing items, which may belong to any known class."""
         missing = self.of - self.found.n
         is_accuracy = average == "micro" or (average == "weighted" and metric == "recall")
@@ -358,7 +358,7 @@ class Metrics:
         if average == "weighted":
             lowest, highest = weighted_bounds(list(tallies.values()), metric, missing)
         else:
-            shown = self._shown(metric) if average == "seed" else list(self.classes)
+            shown = self._averaged_classes(metric) if average == "seed" else list(self.classes)
             lowest, highest = macro_bounds(
                 [tallies[name] for name in shown], metric, missing, len(self.classes) - len(shown)
             )
@@ -369,7 +369,7 @@ class Metrics:
     def _tallies(self) -> dict[str, Tally]:
         return {name: Tally(each.right, each.support, each.predicted) for name, each in self.classes.items()}
 
-    def _shown(self, metric: str) -> list[str]:
+    def _averaged_classes(self, metric: str) -> list[str]:
         """The classes that the average `seed` is over: predicted (precision), golden (recall), either (F1)."""
         return [
             name
@@ -377,13 +377,13 @@ class Metrics:
             if metric == "f1" or (each.predicted if metric == "precision" else each.support)
         ]
 
-    def _of_seeds(self, metric: str) -> Estimate:
+    def _seed_average(self, metric: str) -> Estimate:
         """The macro average, over the classes shown alone: the others score 0."""
-        shown = self._shown(metric)
+        shown = self._averaged_classes(metric)
         macro: Estimate = getattr(self.macro, metric)
         if not shown:
             return msgspec.structs.replace(macro, value=None, low=None, high=None)
-        return _scaled(macro, len(self.classes) / len(shown))
+        return _scale(macro, len(self.classes) / len(shown))
 
     def confusion(self) -> dict[str, Any]:
         """The confusion matrix as a table: rows are golden classes, columns predicted ones."""
@@ -416,7 +416,7 @@ def _harmonic(precision: Estimate, recall: Estimate) -> Estimate:
     )
 
 
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
+def _scale(estimate: Estimate, factor: float) -> Estimate:
     """An average over classes of which some score 0, as the average over the others."""
 
     def up(value: float | None) -> float | None:

@@ -127,11 +127,11 @@ class Quantiles(_Distribution):
             estimate = Estimate(None, n=n, of=of, method="order statistics", confidence=self.confidence)
             if n:
                 ranks = scaled_ranks(p, n, state.sizes.fully_correlated(), self.confidence)
-                low, high = (None if rank is None else _ranked(values, upto, rank) for rank in ranks)
+                low, high = (None if rank is None else _score_of_rank(values, upto, rank) for rank in ranks)
                 sides = [side for side, limit in (("lower", low), ("upper", high)) if limit is None]
                 reason = {"reason": f"too few scores for {' and '.join(sides)} limits"} if sides else {}
                 estimate = Estimate(
-                    _at(values, upto, p), low, high, n, of, "order statistics",
+                    _quantile_score(values, upto, p), low, high, n, of, "order statistics",
                     self.confidence, metadata={**metadata, **reason},
                 )  # fmt: skip
                 if state.missing:
@@ -147,19 +147,25 @@ class Quantiles(_Distribution):
         if (least is not None and values[0] < least) or (most is not None and values[-1] > most):
             return estimate
         rank, missing = _rank(p, estimate.of), estimate.of - estimate.n
-        lowest = _ranked(values, upto, rank - missing) if rank > missing else least
-        highest = _ranked(values, upto, rank) if rank <= estimate.n else most
+        lowest = _score_of_rank(values, upto, rank - missing) if rank > missing else least
+        highest = _score_of_rank(values, upto, rank) if rank <= estimate.n else most
         # The ranks of the limits among all scores, with the missing ones below, or above, those that are there.
         below, above = scaled_ranks(p, estimate.of, effective * estimate.of / estimate.n, self.confidence)
-        low = None if below is None else _ranked(values, upto, below - missing) if below > missing else least
-        high = None if above is None else _ranked(values, upto, above) if above <= estimate.n else most
+        low = (
+            None
+            if below is None
+            else _score_of_rank(values, upto, below - missing)
+            if below > missing
+            else least
+        )
+        high = None if above is None else _score_of_rank(values, upto, above) if above <= estimate.n else most
         metadata = {**estimate.metadata, WITH_MISSING: [low, high]}
         return msgspec.structs.replace(estimate, lowest=lowest, highest=highest, metadata=metadata)
 
 
-def _at(values: list[float], upto: list[int], p: float) -> float:
+def _quantile_score(values: list[float], upto: list[int], p: float) -> float:
     """The smallest score that at least a share `p` of all scores do not exceed."""
-    return _ranked(values, upto, _rank(p, upto[-1]))
+    return _score_of_rank(values, upto, _rank(p, upto[-1]))
 
 
 def _rank(p: float, n: int) -> int:
@@ -167,7 +173,7 @@ def _rank(p: float, n: int) -> int:
     return max(1, math.ceil(p * n - 1e-9))
 
 
-def _ranked(values: list[float], upto: list[int], rank: int) -> float:
+def _score_of_rank(values: list[float], upto: list[int], rank: int) -> float:
     """The score of a rank, counted from 1."""
     return values[min(bisect_right(upto, max(0, rank - 1)), len(values) - 1)]
 

@@ -306,10 +306,10 @@ class CountBy(Aggregator[_Counts]):
         state.everything.add([0.0] * len(found), group.metadata, self.cluster)
         for value in dict.fromkeys(found):
             hits = [1.0 if each == value else 0.0 for each in found]
-            self._of(state, value).add(hits, group.metadata, self.cluster)
+            self._field_value(state, value).add(hits, group.metadata, self.cluster)
         return state
 
-    def _of(self, state: _Counts, value: str) -> Values:
+    def _field_value(self, state: _Counts, value: str) -> Values:
         have = state.values.get(value)
         if have is None:
             if len(state.values) >= MOST_VALUES:
@@ -322,7 +322,7 @@ class CountBy(Aggregator[_Counts]):
     def merge(self, a: _Counts, b: _Counts) -> _Counts:
         a.everything.merge(b.everything)
         for value, counts in b.values.items():
-            self._of(a, value).merge(counts)
+            self._field_value(a, value).merge(counts)
         return a
 
     def finish(self, state: _Counts) -> Aggregate:

@@ -528,10 +528,10 @@ def find_differences(
     found = [each for key in keys for each in work.paired(key, scores(key), ())]
     labels = run_labels([run.header for run in runs])
     notes = [*work.notes, *_not_applicable_note(work.not_applicable)]
-    return Found(_concluded(work, found, labels), notes, work.confidence)
+    return Found(_conclude(work, found, labels), notes, work.confidence)
 
 
-def _concluded(work: _Work, differences: Sequence[Difference], labels: Mapping[str, str]) -> list[Difference]:
+def _conclude(work: _Work, differences: Sequence[Difference], labels: Mapping[str, str]) -> list[Difference]:
     """Differences with probabilities adjusted for their number, and conclusions."""
     adjusted = holm([each.compared.p_value for each in differences])
     differences = [
@@ -554,7 +554,7 @@ def _comparison(
 ) -> Comparison:
     headers = [run.header for run in work.runs]
     labels = run_labels(headers)
-    differences = _concluded(work, differences, labels)
+    differences = _conclude(work, differences, labels)
     return Comparison(
         runs=[
             ComparedRun(
@@ -959,7 +959,7 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
     blocks: list[Block] = [Heading(title, 1), *_differing_blocks(comparison)]
     blocks += [Paragraph(Styled(f"warning: {warning}", "warning")) for warning in comparison.warnings]
     blocks.append(Heading("conclusion" if len(comparison.conclusions) == 1 else "conclusions"))
-    blocks += [Paragraph(_toned(each)) for each in comparison.differences]
+    blocks += [Paragraph(_with_tone(each)) for each in comparison.differences]
     if comparison.gates:
         blocks += [
             Heading(f"gate: {comparison.verdict}"),
@@ -979,20 +979,20 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
             ),
         ]
     blocks += [Paragraph(note) for note in comparison.notes]
-    blocks.append(_counted(comparison, labels))
+    blocks.append(_count_sentence(comparison, labels))
     blocks += _changed_blocks(comparison, labels)
     blocks += [
         Heading("statistics"),
         _differences(comparison, labels),
         *(Paragraph(f"{labels[e.run]}, {e.metric}: {e.note}") for e in comparison.differences if e.note),
-        Paragraph(_explained(comparison)),
+        Paragraph(_explanation(comparison)),
         Heading("runs"),
         _compared_runs(comparison),
     ]
     return blocks
 
 
-def _toned(each: Difference) -> str:
+def _with_tone(each: Difference) -> str:
     """The conclusion, green or red where it is one."""
     word = each.conclusion.partition(" than ")[0].rpartition(" is ")[2]
     style = {"better": "good", "worse": "bad"}.get(word, "")
@@ -1029,7 +1029,7 @@ def _change(first: str | None, second: str | None) -> list[str]:
 _EMPTY = '""'
 
 
-def _counted(comparison: Comparison, labels: dict[str, str]) -> Table:
+def _count_sentence(comparison: Comparison, labels: dict[str, str]) -> Table:
     """Count the examples that are better, worse, the same and missing."""
     several = len(comparison.runs) > 2
     rows = []
@@ -1063,7 +1063,7 @@ def _changed_blocks(comparison: Comparison, labels: dict[str, str]) -> list[Bloc
     blocks: list[Block] = []
     several = len(comparison.runs) > 2
     totals = {(each.evaluator, each.run): each.changed for each in comparison.differences}
-    directions = {"worse": _grouped(comparison.worse), "better": _grouped(comparison.better)}
+    directions = {"worse": _by_change(comparison.worse), "better": _by_change(comparison.better)}
     groups = list(dict.fromkeys(name for found in directions.values() for name in found))
     shown, most = groups[:MOST_GROUPS], max(1, MOST_CHANGED // max(1, len(groups)))
     for direction, by_group in directions.items():
@@ -1077,7 +1077,7 @@ def _changed_blocks(comparison: Comparison, labels: dict[str, str]) -> list[Bloc
             total = counts.worse if direction == "worse" else counts.better
             whose = f"{metric}, {labels[run]}" if several else metric
             blocks.append(Heading(f"examples that got {direction}: {whose}, {len(found):,} of {total:,}"))
-            blocks += [_changed(each, direction) for each in found]
+            blocks += [_changed_table(each, direction) for each in found]
     if len(groups) > len(shown):
         left = dict.fromkeys(metric for metric, _ in groups[len(shown) :])
         names = ", ".join(list(left)[:NAMED]) + (", …" if len(left) > NAMED else "")
@@ -1090,7 +1090,7 @@ def _changed_blocks(comparison: Comparison, labels: dict[str, str]) -> list[Bloc
     return blocks
 
 
-def _changed(each: ChangedExample, direction: str) -> Details:
+def _changed_table(each: ChangedExample, direction: str) -> Details:
     fields = [("input", [each.input])] if each.input else []
     fields += [("expected", [each.expected])] if each.expected else []
     fields = [
@@ -1182,7 +1182,7 @@ def _denominator(each: Difference) -> str:
     return f"{difference.n:,} of {difference.of:,}{f'; {bounds}' if bounds else ''}"
 
 
-def _explained(comparison: Comparison) -> str:
+def _explanation(comparison: Comparison) -> str:
     methods = dict.fromkeys(e.compared.difference.method for e in comparison.differences)
     tests = dict.fromkeys(e.compared.test.method for e in comparison.differences)
     text = f"Paired by example. Intervals: {', '.join(methods)}; tests: {', '.join(tests)}."
@@ -1196,7 +1196,7 @@ def _explained(comparison: Comparison) -> str:
     return text + f" The smallest effect is the difference that this data would detect with power {power:g}."
 
 
-def _grouped(changed: list[ChangedExample]) -> dict[tuple[str, str], list[ChangedExample]]:
+def _by_change(changed: list[ChangedExample]) -> dict[tuple[str, str], list[ChangedExample]]:
     out: dict[tuple[str, str], list[ChangedExample]] = {}
     for each in changed:
         out.setdefault((each.metric, each.run), []).append(each)
@@ -1231,7 +1231,7 @@ def setting_differences(headers: Sequence[RunHeader], datasets: Sequence[str]) -
     )
     rest = dict.fromkeys(name for h in headers for name in h.environment if name != "git_commit")
     found += [_difference("environment", name, [h.environment.get(name) for h in headers]) for name in rest]
-    found.append(_difference("served model", "served model", [_served(header) for header in headers]))
+    found.append(_difference("served model", "served model", [_served_models(header) for header in headers]))
     return [each for each in found if each is not None]
 
 
@@ -1249,7 +1249,7 @@ def served_warnings(headers: Sequence[RunHeader], labels: dict[str, str]) -> lis
     return out
 
 
-def _served(header: RunHeader) -> str | None:
+def _served_models(header: RunHeader) -> str | None:
     return ", ".join(sorted({name for usage in header.usage.values() for name in usage.served})) or None
 
 

@@ -338,7 +338,7 @@ class _Parser:
             return token.text, True
         if single := _SINGLE_QUOTED.match(self.text, self.at):
             self.at = single.end()
-            return _unescaped(single["text"]), True
+            return _unescape(single["text"]), True
         bare = _BARE_VALUE.match(self.text, self.at)  # a value may contain operators: a URL, a time
         if bare is None:
             raise self._error(f"a value is missing after {operator.text!r}", operator.end)
@@ -366,14 +366,14 @@ class _Parser:
         kind = str(match.lastgroup)
         text = match[kind]
         if kind == "quoted":
-            text = _unescaped(text)
+            text = _unescape(text)
         return _Token(kind, text, match.start(kind), match.end())
 
     def _error(self, problem: str, at: int) -> FilterError:
         return FilterError(f"the filter is wrong at character {at + 1}: {problem}")
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
 
 

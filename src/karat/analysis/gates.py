@@ -158,7 +158,9 @@ def judge(limit: Limit, baseline: str, run: str, improvement: Estimate, examples
         case "missing":
             reason = f"{missing}, {_reach(least, improvement, form='+.3f')}"
         case "between":
-            reason = f"the interval of the change, {shown}, {_undecided(least, 'change', needed, examples)}"
+            reason = (
+                f"the interval of the change, {shown}, {_undecided_reason(least, 'change', needed, examples)}"
+            )
             reason += f"; {missing}" if missing else ""
     return Gate(limit.metric, limit.margin, baseline, run, verdict, reason, needed)
 
@@ -178,7 +180,7 @@ def gate(aggregation: Aggregation, *fail_under: str) -> list[ThresholdGate]:
     return [
         _judge_threshold(limit, each, each.better(lower) or "higher")
         for limit in limits
-        for each in _named(limit.metric, aggregation)
+        for each in _named_estimates(limit.metric, aggregation)
     ]
 
 
@@ -202,7 +204,7 @@ def refuse_unreachable(
                 raise RequestError(f"'{limit.metric}:{limit.margin:g}' is not a threshold: {problem}")
 
 
-def _named(metric: str, aggregation: Aggregation) -> list[Estimate]:
+def _named_estimates(metric: str, aggregation: Aggregation) -> list[Estimate]:
     """The estimates that a metric names, one for each run; of the whole data, not of groups."""
     whole = [each for each in aggregation.header.estimates if each.group is None]
     found = [each for each in whole if metric in _names(each)]
@@ -240,7 +242,7 @@ def _judge_threshold(limit: Limit, estimate: Estimate, better: Literal["higher",
         case "missing":
             reason = f"{missing}, {_reach(sign * limit.margin, oriented, sign)}"
         case "between":
-            reason = f"the interval, {shown}, {_undecided(limit.margin, 'value', needed, examples)}"
+            reason = f"the interval, {shown}, {_undecided_reason(limit.margin, 'value', needed, examples)}"
             reason += f"; {missing}" if missing else ""
     return ThresholdGate(
         estimate.label, limit.margin, better, estimate.run, estimate.value, verdict, reason, needed
@@ -369,7 +371,7 @@ def _width_at(estimate: Estimate, value: float, limit: float, examples: int) -> 
     return lambda n: spread * math.sqrt(examples / n) + (rest and rest * of_equal(n) / now)
 
 
-def _undecided(least: float, what: str, needed: int | None, examples: int) -> str:
+def _undecided_reason(least: float, what: str, needed: int | None, examples: int) -> str:
     have = f"there {'is' if examples == 1 else 'are'} {examples:,}"
     decide = (
         f"about {needed:,} examples would decide it if the {what} stays the same ({have})"

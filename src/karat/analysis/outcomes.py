@@ -126,7 +126,7 @@ def placed_kinds(
     if not len(chosen):
         return []
     found: dict[tuple[str, str, str], tuple[int, list[int]]] = {}
-    for (what, status, type_), count, first in _grouped(handle, columns, chosen, most):
+    for (what, status, type_), count, first in _group_failures(handle, columns, chosen, most):
         place = (what, status, type_)
         if place not in found and len(found) >= MOST_KINDS:
             place = (what, status, "others")
@@ -142,7 +142,7 @@ def placed_kinds(
     return sorted(made, key=lambda each: (-each.kind.count, each.kind.what, each.kind.type))
 
 
-def _grouped(
+def _group_failures(
     handle: Run | Evaluation, columns: ItemColumns, chosen: NDArray[Any], most: int
 ) -> list[tuple[tuple[str, str, str], int, list[int]]]:
     """Group items by `(what, status, type)`: their number and the first items, in order of appearance."""

@@ -174,7 +174,7 @@ def tally_results(
     expected: dict[Any, tuple[tuple[str, ...], Together, Evaluation]] = {}
     for evaluation in reversed(evaluations):
         found.read(evaluation)
-        expected |= _expected(evaluation, key, wanted, ordered)
+        expected |= _expected_comparisons(evaluation, key, wanted, ordered)
     found.choose(ordered)
     tally = found.tally()
     for shown, (group, items, evaluation) in expected.items():
@@ -377,7 +377,7 @@ def _together(runs: tuple[str, ...], ordered: bool) -> tuple[str, ...] | frozens
     return runs if ordered else frozenset(runs)
 
 
-def _expected(
+def _expected_comparisons(
     evaluation: Evaluation, key: str, wanted: set[str], ordered: bool
 ) -> dict[Any, tuple[tuple[str, ...], Together, Evaluation]]:
     """The comparisons that an evaluation has when it is complete, where it is not: interrupted, or its runs grew."""
@@ -422,7 +422,7 @@ def tally_scores(tables: Sequence[Scores], failures: Failures, margin: float = 0
     """
     sign = 1.0 if tables[0].source.spec.higher_is_better else -1.0
     pairs = list(combinations(tables, 2))
-    found = [_decided(one, other, sign, failures, margin) for one, other in pairs]
+    found = [_decide_items(one, other, sign, failures, margin) for one, other in pairs]
     tally = Tally()
     every = distinct(np.concatenate([examples for examples, _ in found]))
     if all(len(examples) == len(distinct(examples)) for examples, _ in found):
@@ -451,7 +451,7 @@ _ABSENT, _MISSING = -2, -1
 failed output decided."""
 
 
-def _decided(
+def _decide_items(
     one: Scores, other: Scores, sign: float, failures: Failures, margin: float
 ) -> tuple[NDArray[np.integer[Any]], NDArray[np.int8]]:
     """The examples of the items that two runs should both have, and the verdict on each."""
@@ -590,7 +590,7 @@ def _conclusions(
     if len(ranked.fit.components) > 1:
         return [f"Not all runs can be ranked against each other: no comparison connects them.{but}"]
     if len(places) == 2:
-        return [_of_two(ranked, places) + but]
+        return [_sentence_of_two(ranked, places) + but]
     if method == "elo":
         top = [place.label for place in places if place.rank == 1]
         verb = "have the highest rating" if len(top) > 1 else "has the highest rating"
@@ -629,7 +629,7 @@ def _doubts(bias: Estimate) -> list[str]:
     ]
 
 
-def _of_two(ranked: RankedRuns, places: Sequence[Place]) -> str:
+def _sentence_of_two(ranked: RankedRuns, places: Sequence[Place]) -> str:
     one, other = places
     wins = ranked.fit.against(one.run, other.run)
     if wins.low is None:

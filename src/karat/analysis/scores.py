@@ -437,21 +437,21 @@ def pair_scores(first: Scores, second: Scores, shared: Shared, *, passed: float 
     notes = [_overlap(*found.counts)]
     if first.run.header.attempts != second.run.header.attempts:
         notes.append("the runs made different numbers of attempts, so means of examples are compared")
-        return _means(first, second, found, passed, _joined(notes))
+        return _means(first, second, found, passed, _join(notes))
     if ((found.first < 0) | (found.second < 0)).any():
         notes.append("a unit that only one run has counts as missing in the other")
     several = len(found.examples) > found.counts[2]
     units = (lambda pair: first.unit_of(int(found.first[pair]))) if first.has_units else None
     lacking = unlisted_pairs(first, second)
     if not lacking:
-        return Paired(found.examples, a, b, several, _joined(notes), units)
+        return Paired(found.examples, a, b, several, _join(notes), units)
     nothing = np.full(lacking, np.nan)
     return Paired(
         np.concatenate([found.examples, np.full(lacking, -1)]),
         np.concatenate([a, nothing]),
         np.concatenate([b, nothing]),
         several,
-        _joined(notes),
+        _join(notes),
         units,
     )
 
@@ -689,7 +689,7 @@ def _overlap(mine: int, theirs: int, both: int) -> str:
     return f"compared over the {both:,} examples that both have, of {mine:,} and {theirs:,}"
 
 
-def _joined(notes: Sequence[str]) -> str:
+def _join(notes: Sequence[str]) -> str:
     return "; ".join(note for note in notes if note)
 
 

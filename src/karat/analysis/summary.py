@@ -154,7 +154,7 @@ class _Gathering:
             self._take_evaluation(evaluation)
         by_aggregate = aggregation.header.made_by == "aggregate" and not is_analysis(aggregation)
         if by_aggregate and is_outdated(aggregation, self.evaluations):
-            self.notes.append(self._outdated(aggregation, "is outdated"))
+            self.notes.append(self._outdated_note(aggregation, "is outdated"))
 
     def _add_children(self, handles: Sequence[Any]) -> None:
         """Add the newest judgments of the given runs, and the newest aggregation of those."""
@@ -186,11 +186,11 @@ class _Gathering:
                 found_here = [each for each in found_here if _found_something(each)] or found_here
                 for newest in found_here[-1:]:
                     if is_outdated(newest, self.evaluations):
-                        self.notes.append(self._outdated(newest, "is left out"))
+                        self.notes.append(self._outdated_note(newest, "is left out"))
                     else:
                         self.aggregations[newest.id] = newest
 
-    def _outdated(self, aggregation: Aggregation, what: str) -> str:
+    def _outdated_note(self, aggregation: Aggregation, what: str) -> str:
         evaluations = aggregation.header.evaluations
         again = wording(
             self.store.command("aggregate", *evaluations), f"karat.aggregate({evaluations}, store=store)"
@@ -199,12 +199,12 @@ class _Gathering:
 
     def _note_different_evaluators(self) -> None:
         """Note the evaluators whose settings or code are not the same for all runs."""
-        for key, used in self._used().items():
+        for key, used in self._used_results().items():
             (source, _), *others = used.values()
             for other, run in others[:1]:
                 self.notes.append(not_the_same(key, source, other, run, list(self.runs.values())))
 
-    def _used(self) -> dict[str, dict[str, tuple[Source, str]]]:
+    def _used_results(self) -> dict[str, dict[str, tuple[Source, str]]]:
         """For each evaluator key, by fingerprint: the first results in the report, and a run that they are of."""
         used: dict[str, dict[str, tuple[Source, str]]] = {}
         for evaluation in self.evaluations.values():

@@ -445,7 +445,7 @@ class RunTable:
             kinds: NDArray[Any] = mine.kind_codes if len(mine.kind_codes) else np.zeros(len(self), np.int8)
             return kinds, [(kind or None,) for kind in mine.kinds]
         if part in ("status", "failure") and (comparing := comparing_sources(self.run).get(key)):
-            return self._compared(comparing, part)
+            return self._comparison_statuses(comparing, part)
         if field.startswith("slice.") and field not in self.examples.fields:
             sliced = self._metadata(field.removeprefix("slice."))
             if sliced is not None and sliced.codes is not None:
@@ -461,7 +461,7 @@ class RunTable:
             return values.codes[self.positions], values.values
         return None
 
-    def _compared(self, source: Source, part: str) -> tuple[NDArray[Any], list[list[str]]]:
+    def _comparison_statuses(self, source: Source, part: str) -> tuple[NDArray[Any], list[list[str]]]:
         """The statuses, or the kinds of failures, of the comparisons of each row with other runs: it has several."""
         header = source.evaluation.header
         index, mine = header.evaluators.index(source.spec), header.runs.index(self.run.id)
@@ -678,7 +678,7 @@ class ComparedTable:
 
     # A field is that of the second run, unless it begins with `first.`; metadata are of both.
 
-    def _of(self, field: str) -> tuple[RunTable, NDArray[Any], str]:
+    def _column(self, field: str) -> tuple[RunTable, NDArray[Any], str]:
         if field.startswith("first."):
             return self.first, self.first_rows, field.removeprefix("first.")
         return self.second, self.second_rows, field.removeprefix("second.")
@@ -691,7 +691,7 @@ class ComparedTable:
             return [self.first_scores]
         if field in ("second", "score"):
             return [self.second_scores]
-        table, rows, name = self._of(field)
+        table, rows, name = self._column(field)
         found = table.numbers(name)
         return None if found is None else [self._taken(each, rows, np.nan) for each in found]
 
@@ -699,7 +699,7 @@ class ComparedTable:
         """Return the text columns for a filter."""
         if field == "changed":
             return self.changes, [(name,) for name in filters.CHANGES]
-        table, rows, name = self._of(field)
+        table, rows, name = self._column(field)
         if name not in filters.FIELDS and name not in table.results:
             values = self.examples.fields.get(name.removeprefix("metadata."))
             if values is not None and values.codes is not None:
@@ -722,14 +722,14 @@ class ComparedTable:
         """Whether only the records can answer a condition."""
         if condition.field in ("changed", "difference", "first", "second"):
             return False
-        table, _, name = self._of(condition.field)
+        table, _, name = self._column(condition.field)
         return table.is_text(msgspec.structs.replace(condition, field=name))
 
     def searched(self, leaf: filters.Condition | filters.TextSearch, within: Mask | None) -> Mask:
         """The rows whose records satisfy a condition: for no field, and for a field of the example, of either run."""
         sides = [(self.first, self.first_rows), (self.second, self.second_rows)]
         if isinstance(leaf, filters.Condition):
-            table, rows, name = self._of(leaf.field)
+            table, rows, name = self._column(leaf.field)
             if leaf.field not in ("input", "expected") and table._metadata(leaf.field) is None:
                 sides = [(table, rows)]
             leaf = msgspec.structs.replace(leaf, field=name)

@@ -35,8 +35,10 @@ def word_diff(first: str, second: str) -> list[Piece]:
     end = 0
     while end < min(len(a), len(b)) - start and a[-1 - end] == b[-1 - end]:
         end += 1
-    middle = _aligned(a[start : len(a) - end], b[start : len(b) - end])
-    return _joined([Piece("same", "".join(a[:start])), *middle, Piece("same", "".join(a[len(a) - end :]))])
+    middle = _align(a[start : len(a) - end], b[start : len(b) - end])
+    return _join_pieces(
+        [Piece("same", "".join(a[:start])), *middle, Piece("same", "".join(a[len(a) - end :]))]
+    )
 
 
 def excerpt(pieces: Sequence[Piece], around: int = 40, longest: int = 600) -> list[Piece]:
@@ -63,7 +65,7 @@ def excerpt(pieces: Sequence[Piece], around: int = 40, longest: int = 600) -> li
     return [piece for piece in out if piece.text or piece.kind == "left_out"]
 
 
-def _aligned(a: list[str], b: list[str]) -> list[Piece]:
+def _align(a: list[str], b: list[str]) -> list[Piece]:
     if not a or not b or len(a) > MOST_WORDS or len(b) > MOST_WORDS:
         return [Piece("removed", "".join(a)), Piece("added", "".join(b))]
     from rapidfuzz.distance import Indel
@@ -93,7 +95,7 @@ def _words_together(pieces: list[Piece]) -> list[Piece]:
     return out
 
 
-def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+def _join_pieces(pieces: Sequence[Piece]) -> list[Piece]:
     """Neighbours of one kind as one piece; within a change, what was removed comes before what was added."""
     out: list[Piece] = []
     removed = added = ""

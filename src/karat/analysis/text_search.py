@@ -190,15 +190,15 @@ def _parts(table: RunTable, leaf: Leaf) -> list[_Part]:
     key, _, name = (field or "").rpartition(".")
     found = []
     if field is None or field in ("id", "input", "expected"):
-        found.append(_of_examples(table, _example_values(field)))
+        found.append(_search_examples(table, _example_values(field)))
     if field in (None, "output", "error"):
-        found.append(_of_outputs(table, field))
+        found.append(_search_outputs(table, field))
     if field in (None, "comment", "error"):
-        found += [_of_results(table, each, field) for each in table.results]
+        found += [_search_results(table, each, field) for each in table.results]
     elif key in table.results:
-        found.append(_of_results(table, key, name))
+        found.append(_search_results(table, key, name))
     elif field is not None and field not in filters.FIELDS:
-        found.append(_of_examples(table, _metadata_values(field.removeprefix("metadata."))))
+        found.append(_search_examples(table, _metadata_values(field.removeprefix("metadata."))))
     return found
 
 
@@ -216,12 +216,12 @@ def _metadata_values(field: str) -> Callable[[Example], Sequence[Any]]:
     return values
 
 
-def _of_examples(table: RunTable, values: Callable[[Example], Sequence[Any]]) -> _Part:
+def _search_examples(table: RunTable, values: Callable[[Example], Sequence[Any]]) -> _Part:
     decode = RecordDecoder(Example).decode
     return _Part(table.run.dataset.number, None, "dataset", lambda payload: values(decode(payload)))
 
 
-def _of_outputs(table: RunTable, field: str | None) -> _Part:
+def _search_outputs(table: RunTable, field: str | None) -> _Part:
     decode = RecordDecoder(Output).decode
 
     def values(payload: bytes) -> Sequence[Any]:
@@ -234,7 +234,7 @@ def _of_outputs(table: RunTable, field: str | None) -> _Part:
     return _Part(table.run.number, lambda item: True, "run", values)
 
 
-def _of_results(table: RunTable, key: str, field: str | None) -> _Part:
+def _search_results(table: RunTable, key: str, field: str | None) -> _Part:
     decode, evaluation = RecordDecoder(ItemResult).decode, table.sources[key]
     header = evaluation.header
     place = next(i for i, spec in enumerate(header.evaluators) if spec.key == key)

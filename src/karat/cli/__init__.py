@@ -73,15 +73,15 @@ def _exit_code(given: list[str], ends_process: bool = False) -> int:
             return _run(given, terminal)
     except KaratError as error:
         if _was_interrupted(error):
-            return _interrupted(given, terminal, ends_process)
+            return _interrupt(given, terminal, ends_process)
         resumable = isinstance(error, (Aborted, Stopped))
         terminal.fail(error, _same_command(given) if resumable else None, new="--new" in given)
         return error.exit_code
     except KeyboardInterrupt:
-        return _interrupted(given, terminal, ends_process)
+        return _interrupt(given, terminal, ends_process)
     except Exception as error:
         if _was_interrupted(error):
-            return _interrupted(given, terminal, ends_process)
+            return _interrupt(given, terminal, ends_process)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             terminal.fail(RequestError(f"the name of a file is too long: {clip(str(error.filename), 60)}"))
             return RequestError.exit_code
@@ -106,7 +106,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
     return False
 
 
-def _interrupted(given: list[str], terminal: Terminal, ends_process: bool) -> int:
+def _interrupt(given: list[str], terminal: Terminal, ends_process: bool) -> int:
     if ends_process:
         _ignore_signals()  # the stage is over: what follows is short, and an exception in it could go anywhere
     try:

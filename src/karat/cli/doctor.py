@@ -65,10 +65,10 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             "found": f"{platform.python_version()} on {sys.platform} {platform.machine()}",
         },
         *_packages(),
-        _tried("store", lambda: _store(given.store)),
-        _tried("model cache", _cache),
-        _tried("embedded model", _local_model),
-        _tried("plug-ins", _plugins),
+        _try_check("store", lambda: _store(given.store)),
+        _try_check("model cache", _cache),
+        _try_check("embedded model", _local_model),
+        _try_check("plug-ins", _plugins),
     ]
     variables = {name: "set" for name in VARIABLES if os.environ.get(name)}
     broken = [check for check in checks if check["state"] == "broken"]
@@ -128,7 +128,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _tried(what: str, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _try_check(what: str, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The result of a check; an exception in a check is the result `broken`."""
     try:
         return {"what": what, "state": "ok", **look()}

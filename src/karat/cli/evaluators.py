@@ -38,15 +38,15 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
     import_from_here()
     if given.name is None:
-        found = [*(_described(evaluators, name) for name in evaluators.list()), *_unit_metrics()]
+        found = [*(_describe(evaluators, name) for name in evaluators.list()), *_unit_metrics()]
         terminal.show({"evaluators": found}, lambda: _list(found))
     else:
-        document = _described(evaluators, given.name)
+        document = _describe(evaluators, given.name)
         terminal.show(document, lambda: _explain(document))
     return 0
 
 
-def _described(registry: Any, name: str) -> dict[str, Any]:
+def _describe(registry: Any, name: str) -> dict[str, Any]:
     """Everything about a part, JSON-able."""
     from karat.evaluators._base import kind_of
 
@@ -122,7 +122,7 @@ def _unit_metrics() -> list[dict[str, Any]]:
     from karat.evaluators import evaluators
     from karat.graph.metrics import unit_metrics
 
-    return [_described(evaluators, f"unit:{name}") for name in unit_metrics.list() if ":" not in name]
+    return [_describe(evaluators, f"unit:{name}") for name in unit_metrics.list() if ":" not in name]
 
 
 def _jsonable(value: Any) -> Any:

@@ -163,9 +163,9 @@ def _latest_judged(store: Store) -> Evaluation | None:
     return found[-1] if found else None
 
 
-def _asked(store: Store, id: str, terminal: Terminal) -> Evaluation:
+def _find_evaluation(store: Store, id: str, terminal: Terminal) -> Evaluation:
     """The evaluation that a command is about; says which one `latest` is."""
-    evaluation = (_latest_judged(store) if id == "latest" else None) or _judged(store, id)
+    evaluation = (_latest_judged(store) if id == "latest" else None) or _judged_evaluation(store, id)
     if id == "latest":
         from karat.cli.outcome import latest_notice
 
@@ -173,7 +173,7 @@ def _asked(store: Store, id: str, terminal: Terminal) -> Evaluation:
     return evaluation
 
 
-def _judged(store: Store, id: str) -> Evaluation:
+def _judged_evaluation(store: Store, id: str) -> Evaluation:
     """An evaluation by evaluators; people's labels are refused with the evaluation that they are on."""
     evaluation = store.evaluations.get(id)
     if all(spec.name == HUMAN for spec in evaluation.header.evaluators):
@@ -201,15 +201,15 @@ def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.store import open_existing
 
     with open_existing(given.store) as store:
-        evaluation = _asked(store, given.evaluation, terminal)
+        evaluation = _find_evaluation(store, given.evaluation, terminal)
         compared = store.command("judge", "alignment", evaluation.id)
         made = correct(
             evaluation,
             given.example,
             evaluator=given.evaluator,
-            claims=dict(_numbered("--claim", text) for text in given.claim),
-            requirements=dict(_numbered("--requirement", text) for text in given.requirement),
-            nodes=dict(_named(text) for text in given.node),
+            claims=dict(_read_integer("--claim", text) for text in given.claim),
+            requirements=dict(_read_integer("--requirement", text) for text in given.requirement),
+            nodes=dict(_read_name(text) for text in given.node),
             verdict=None if given.verdict is None else given.verdict == "pass",
             run=given.run,
             attempt=given.attempt,
@@ -254,7 +254,7 @@ def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.3g}"
 
 
-def _numbered(option: str, text: str) -> tuple[int, bool]:
+def _read_integer(option: str, text: str) -> tuple[int, bool]:
     number, equals, value = text.partition("=")
     words = {"true": True, "yes": True, "false": False, "no": False}
     if not equals or not number.strip().isdigit() or value.strip().lower() not in words:
@@ -262,7 +262,7 @@ def _numbered(option: str, text: str) -> tuple[int, bool]:
     return int(number), words[value.strip().lower()]
 
 
-def _named(text: str) -> tuple[str, str]:
+def _read_name(text: str) -> tuple[str, str]:
     name, equals, choice = text.partition("=")
     if not equals or not name.strip() or not choice.strip():
         raise UsageError(f"--node {text!r}: write the node and the choice, as in --node grounded=no")
@@ -288,7 +288,7 @@ def _import(given: argparse.Namespace, terminal: Terminal) -> int:
     with open_existing(given.store) as store:
         made = import_labels(
             given.file,
-            _asked(store, given.evaluation, terminal),
+            _find_evaluation(store, given.evaluation, terminal),
             annotator=given.annotator,
             sampling=given.sampling,
             evaluator=given.evaluator,
@@ -344,7 +344,7 @@ def _sample(given: argparse.Namespace, terminal: Terminal) -> int:
         raise UsageError(f"-o {given.output}: the file exists and may have labels: name another file")
     check_writable(path)
     with open_existing(given.store) as store:
-        evaluation = _asked(store, given.evaluation, terminal)
+        evaluation = _find_evaluation(store, given.evaluation, terminal)
         rows, judged = sample_sheet(
             evaluation, n=given.number, evaluator=given.evaluator, by=given.by, seed=given.seed
         )
@@ -402,7 +402,9 @@ def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
 
     with open_existing(given.store) as store:
         found = alignment(
-            _asked(store, given.evaluation, terminal), evaluator=given.evaluator, confidence=given.confidence
+            _find_evaluation(store, given.evaluation, terminal),
+            evaluator=given.evaluator,
+            confidence=given.confidence,
         )
     head = [
         "judge",
@@ -501,7 +503,7 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
     if (len(judges) != 2) == (given.other is None) or (judges and given.other is not None):
         raise UsageError("karat judge compare needs --judge twice, or --with KEY")
     with open_existing(given.store) as store:
-        evaluation = _asked(store, given.evaluation, terminal)
+        evaluation = _find_evaluation(store, given.evaluation, terminal)
         if given.other is not None:
             found = compare_evaluators(evaluation, given.evaluator, given.other, confidence=given.confidence)
         else:

@@ -195,7 +195,7 @@ def _runs(handles: list[Any], scores: dict[str, Estimate]) -> Table:
     from karat.records import interval_text
 
     datasets = {each.header.dataset: each.dataset.label for each in handles}
-    labels = _distinguished(handles)
+    labels = _distinguishing_settings(handles)
     metrics = {each.label for each in (scores.get(handle.id) for handle in handles) if each is not None}
     only = next(iter(metrics)) if len(metrics) == 1 else None
     rows = []
@@ -233,7 +233,7 @@ def _runs(handles: list[Any], scores: dict[str, Estimate]) -> Table:
     )
 
 
-def _distinguished(handles: list[Any]) -> dict[str, str]:
+def _distinguishing_settings(handles: list[Any]) -> dict[str, str]:
     """For each run, what distinguishes it from the others of the same task and dataset; empty where nothing does."""
     from karat.store.run_labels import run_labels
 

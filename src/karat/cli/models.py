@@ -73,7 +73,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     document: dict[str, Any] = {"models": found, "prices": price_date()}
     if given.check is not None:
         ready = [each["spec"] for each in found if each["ready"] and not each["spec"].endswith("/NAME")]
-        document["checks"] = [_checked(spec, terminal) for spec in given.check or ready]
+        document["checks"] = [_check_model(spec, terminal) for spec in given.check or ready]
     terminal.show(document, lambda: _blocks(document))
     return 0 if all(check["ok"] for check in document.get("checks", [])) else 1
 
@@ -121,7 +121,7 @@ def _price_blocks(rows: list[dict[str, Any]]) -> list[Block]:
     ]
 
 
-def _checked(spec: str, terminal: Terminal) -> Any:
+def _check_model(spec: str, terminal: Terminal) -> Any:
     from karat.models import check
 
     terminal.notice(f"calling {spec} …")

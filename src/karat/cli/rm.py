@@ -36,7 +36,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             text = "\n".join(f"would remove {clean(each, 80)}" for each in doomed)
             terminal.show({"removed": [], "would_remove": doomed}, text)
             return 0
-        if not given.yes and not _agreed(doomed, plural(len(doomed), "item"), terminal):
+        if not given.yes and not _confirm(doomed, plural(len(doomed), "item"), terminal):
             terminal.show({"removed": []}, "nothing was removed")
             return 1
         removed = store.remove(*doomed)  # exactly these: a child created since is not removed
@@ -44,7 +44,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     return 0
 
 
-def _agreed(doomed: list[str], count: str, terminal: Terminal) -> bool:
+def _confirm(doomed: list[str], count: str, terminal: Terminal) -> bool:
     """Ask for confirmation; raise an error if there is no terminal."""
     if terminal.as_json or not sys.stdin.isatty():
         raise UsageError(

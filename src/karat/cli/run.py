@@ -131,7 +131,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     for note in dict.fromkeys(note for planned in plan.runs for note in getattr(planned.task, "notes", ())):
         terminal.notice(note)
     if given.check:
-        return _checked(plan, terminal)
+        return _check_plan(plan, terminal)
     if given.estimate is not None:
         return show_estimate(plan, given.estimate, given.batch, terminal)
     started = time.time()
@@ -257,7 +257,7 @@ def _plan(given: argparse.Namespace, target: Target | None) -> Plan:
     if given.target is not None and given.recorded is not None:
         raise UsageError(f"{given.target} and --recorded are both tasks: remove one of them")
     if given.recorded is not None:
-        return _task_plan(given, lambda: _recorded(given))
+        return _task_plan(given, lambda: _recorded_task(given))
     if target is None:
         raise UsageError("name what to run: karat run experiment.yaml, file.py:function, or --recorded FILE")
     if target.kind == "experiment":
@@ -368,7 +368,7 @@ def _function(given: argparse.Namespace, target: Target) -> Any:
     return function_task(target.name, dict(given.param))
 
 
-def _recorded(given: argparse.Namespace) -> Any:
+def _recorded_task(given: argparse.Namespace) -> Any:
     from karat.tasks.recorded import RecordedOutputs
 
     if given.param:
@@ -429,7 +429,7 @@ def _skipped_notice(dataset: Any) -> str:
     return f"skipped {count:,} invalid {'row' if count == 1 else 'rows'} of {dataset.name}: {first}{more}"
 
 
-def _checked(plan: Plan, terminal: Terminal) -> int:
+def _check_plan(plan: Plan, terminal: Terminal) -> int:
     from karat.errors import plural
     from karat.experiments.plan import record_notice, reference_notice, refuse_missing_keys
     from karat.formatting import clean

@@ -415,15 +415,17 @@ def _output_blocks(output: dict[str, Any]) -> list[Block]:
         ]
         if len(steps) > MOST_STEPS:
             blocks.append(Paragraph(f"and {len(steps) - MOST_STEPS:,} more steps: --json has all of them"))
-        retried = _retried(output) + [_call(call) for call in output.get("trace", []) if _retries(call)]
+        retried = _retried_failures(output) + [
+            _call(call) for call in output.get("trace", []) if _retries(call)
+        ]
         return [*blocks, *([Details("", retried)] if retried else [])]
     fields = _summary(output) or [_outcome(output["outcome"])]
-    fields += _retried(output)
+    fields += _retried_failures(output)
     fields += [_call(call) for call in output.get("trace", [])]
     return [Details(title, fields)]
 
 
-def _retried(output: dict[str, Any]) -> list[tuple[str, list[str]]]:
+def _retried_failures(output: dict[str, Any]) -> list[tuple[str, list[str]]]:
     """The failures after which the task was called again."""
     errors = (output.get("metadata") or {}).get("retried", ())
     return [
@@ -661,7 +663,7 @@ def read_page(
             return _page_by_columns(handle, evaluations_of(handle), where, failed, sort, first, count)
         if isinstance(handle, Evaluation) and len(handle.header.runs) == 1 and _judges_single(handle):
             return _page_by_columns(handle.runs[0], [handle], where, failed, sort, first, count)
-    rows = _rows(handle, _failed_positions(handle) if failed else _narrowed(handle, where, sort))
+    rows = _rows(handle, _failed_positions(handle) if failed else _candidates(handle, where, sort))
     if where is None and sort is None:
         if failed:
             rows = (row for row in rows if has_failed(row))
@@ -676,7 +678,7 @@ def read_page(
         for row in names.seen(rows)
         if (not failed or has_failed(row)) and (where is None or where.matches(row))
     )
-    page, matched = _sorted(matching, sort, first, count) if sort else _counted(matching, first, count)
+    page, matched = _sorted_page(matching, sort, first, count) if sort else _page_of(matching, first, count)
     names.check(where, sort)
     return RowPage(page, first, matched)
 
@@ -774,7 +776,7 @@ def _examples_at(data: StoredDataset, positions: Sequence[int]) -> Iterator[Exam
             yield decode(row.payload)
 
 
-def _narrowed(handle: Rows, where: Filter | None, sort: str | None) -> list[int] | None:
+def _candidates(handle: Rows, where: Filter | None, sort: str | None) -> list[int] | None:
     """The positions that a text leaves. None without one, and if another field has to be searched in all rows."""
     fields = [*(where.fields if where else ()), *([sort.removeprefix("-")] if sort else ())]
     if where is None or any(field not in FIELDS for field in fields):
@@ -798,7 +800,7 @@ def _failed_positions(handle: Rows) -> list[int] | None:
     return found
 
 
-def _counted(rows: Iterator[Row], first: int, count: int) -> tuple[list[Row], int]:
+def _page_of(rows: Iterator[Row], first: int, count: int) -> tuple[list[Row], int]:
     """Return a page of rows in their order, and the number of all rows."""
     page, place = [], -1
     for place, row in enumerate(rows):
@@ -807,7 +809,7 @@ def _counted(rows: Iterator[Row], first: int, count: int) -> tuple[list[Row], in
     return page, place + 1
 
 
-def _sorted(rows: Iterator[Row], sort: str, first: int, count: int) -> tuple[list[Row], int]:
+def _sorted_page(rows: Iterator[Row], sort: str, first: int, count: int) -> tuple[list[Row], int]:
     """A page of rows by a field; rows without a value come last. Memory grows with the pages before it."""
     field, down = sort.removeprefix("-"), sort.startswith("-")
     matched = 0

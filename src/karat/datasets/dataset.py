@@ -165,14 +165,14 @@ class Selection:
         if self._metadata is not None:
             return {field.name: field.of(row) for field in self._metadata}
         if self._shaped:
-            used = self._used(row) if self._paths else self._names
+            used = self._used_fields(row) if self._paths else self._names
             return {} if row.keys() <= used and "metadata" not in row else _with_own_metadata(row, used)
         if self._input is None:
             return {}
-        used = self._used(row)
+        used = self._used_fields(row)
         return {key: value for key, value in row.items() if key not in used}
 
-    def _used(self, row: dict[str, Any]) -> set[str]:
+    def _used_fields(self, row: dict[str, Any]) -> set[str]:
         """The fields of a row that have another role than metadata."""
         if not self._paths:
             return self._names

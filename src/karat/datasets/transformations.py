@@ -130,7 +130,7 @@ class CombineRecords(DataTransform):
     parameters = ("skip", "combine", "shift", "join_column")
 
     def transform(self, data: Iterable[Row], params: dict[str, Any]) -> Iterator[Row]:
-        combine, shift = (_whole(self.name, params, key, 1) for key in ("combine", "shift"))
+        combine, shift = (_read_integer(self.name, params, key, 1) for key in ("combine", "shift"))
         columns = params.get("join_column") or {}
         if not isinstance(columns, Mapping):
             raise RequestError(f"{self.name}: join_column must be a mapping, such as page: $1-$2")
@@ -144,14 +144,14 @@ class CombineRecords(DataTransform):
         for row in rows:
             window.append(row)
             if len(window) == combine:
-                yield {column: _combined(str(how), window, column) for column, how in columns.items()}
+                yield {column: _combine(str(how), window, column) for column, how in columns.items()}
                 for _ in range(min(shift, combine)):
                     window.popleft()
                 for _ in islice(rows, max(0, shift - combine)):
                     pass
 
 
-def _combined(how: str, rows: Iterable[Row], column: str) -> Any:
+def _combine(how: str, rows: Iterable[Row], column: str) -> Any:
     """`$1` alone is the value itself; in a text, each `$n` is the nth value as text."""
     values = {f"${number}": row.get(column) for number, row in enumerate(rows, 1)}
     if how in values:
@@ -169,10 +169,10 @@ def _ends(who: str, key: str, given: object, first: str) -> tuple[int, int]:
             raise RequestError(
                 f"{who}: {key} has no {each!r}: {did_you_mean(str(each), (first, 'from_end'))}"
             )
-    return _whole(who, given, first, 0), _whole(who, given, "from_end", 0)
+    return _read_integer(who, given, first, 0), _read_integer(who, given, "from_end", 0)
 
 
-def _whole(who: str, given: Mapping[str, Any], key: str, default: int) -> int:
+def _read_integer(who: str, given: Mapping[str, Any], key: str, default: int) -> int:
     value = given.get(key, default)
     try:
         return int(value)

@@ -252,7 +252,7 @@ class ChoiceReader:
         alone = {self._label(match["label"]) for line in text.splitlines() if (match := self._line(line))}
         if len(alone) == 1:
             return alone.pop(), "the letter on a line of its own"
-        opening = [self._opened(line) for line in text.splitlines() if line.strip()][:2]
+        opening = [self._opening_label(line) for line in text.splitlines() if line.strip()][:2]
         if opening[0] is not None and opening[-1] in (
             opening[0],
             None,
@@ -278,7 +278,7 @@ class ChoiceReader:
         """A short line that is a letter and nothing else."""
         return self._alone.fullmatch(line.strip()) if len(line) < 100 else None
 
-    def _opened(self, line: str) -> str | None:
+    def _opening_label(self, line: str) -> str | None:
         """The label that a line opens with and then explains."""
         match = self._opens.match(line)
         return (
@@ -408,8 +408,8 @@ class NumericMatch(ReferenceEvaluator[tuple[Quantity | None, str]]):
         if given is None:
             return Result(self.key, 0.0, False, problem)
         metadata = {
-            "output_number": _shown(given.value),
-            "reference_number": _shown(expected.value),
+            "output_number": _number_for_metadata(given.value),
+            "reference_number": _number_for_metadata(expected.value),
             "output_unit": given.unit,
             "reference_unit": expected.unit,
         }
@@ -420,7 +420,7 @@ class NumericMatch(ReferenceEvaluator[tuple[Quantity | None, str]]):
         difference = EXACT.subtract(given.value, expected.value).copy_abs()
         allowed = max(self._tolerance, EXACT.multiply(self._relative, expected.value.copy_abs()))
         passed = given.value == expected.value or bool(difference <= allowed)
-        metadata["difference"] = _shown(difference)
+        metadata["difference"] = _number_for_metadata(difference)
         comment = (
             f"{_words(given)} is {_words(expected)}"
             if passed
@@ -452,7 +452,7 @@ class NumericMatch(ReferenceEvaluator[tuple[Quantity | None, str]]):
         return ""
 
 
-def _shown(number: Decimal) -> float | None:
+def _number_for_metadata(number: Decimal) -> float | None:
     """For metadata; None where a float cannot hold it."""
     value = float(number)
     return value if value - value == 0 else None
@@ -460,7 +460,7 @@ def _shown(number: Decimal) -> float | None:
 
 def _number(number: Decimal) -> str:
     """For a comment: six digits, also of what a float cannot hold."""
-    return f"{float(number):g}" if _shown(number) is not None else f"{number:.5e}"
+    return f"{float(number):g}" if _number_for_metadata(number) is not None else f"{number:.5e}"
 
 
 def _words(quantity: Quantity) -> str:
@@ -548,7 +548,7 @@ class ChoiceMatch(ReferenceEvaluator[object]):
         return Evaluator.evaluate_many(self, items)
 
     def judge(self, output: object, reference: object, options: Sequence[str] = ()) -> Result:
-        expected = self._expected(plain(reference, "the reference"), options)
+        expected = self._expected_label(plain(reference, "the reference"), options)
         text = text_of(output, "the output")
         if text is None:
             return Result(self.key, 0.0, None, "there is no output")
@@ -559,7 +559,7 @@ class ChoiceMatch(ReferenceEvaluator[object]):
         comment = f"the output chooses {clip(chosen, 20)} ({how}); the reference is {clip(expected, 20)}"
         return Result(self.key, float(passed), chosen, comment, {"expected": expected})
 
-    def _expected(self, reference: object, options: Sequence[str]) -> str:
+    def _expected_label(self, reference: object, options: Sequence[str]) -> str:
         if isinstance(reference, int) and not isinstance(reference, bool):
             label = self._reader.label(str(reference)) if abs(reference) < 1_000_000 else None
             if label is None and 0 <= reference < len(self._reader.labels):
@@ -644,21 +644,21 @@ class SetMatch(ReferenceEvaluator[tuple[object, Counter[Any] | None]]):
         return output, None if items is None else self._count(items)
 
     def judge(self, output: tuple[object, Counter[Any] | None], reference: object) -> Result:
-        return self._compared(output, self._wanted(reference))
+        return self._compare(output, self._read_reference(reference))
 
     def _best(self, output: object, references: list[Any]) -> Result:
         """Score every reference in the time of its own length, and describe the best one alone."""
         prepared = self.prepare(output)
-        wanted = [self._wanted(reference) for reference in references]
+        wanted = [self._read_reference(reference) for reference in references]
         have = prepared[1]
         if have is None:
-            return self._among(self._compared(prepared, wanted[0]), references, 0)
+            return self._among(self._compare(prepared, wanted[0]), references, 0)
         size = have.total()
         scores = [self._measures(have, size, want)[self._measure] for want in wanted]
         at = max(range(len(scores)), key=scores.__getitem__)
-        return self._among(self._compared(prepared, wanted[at]), references, at)
+        return self._among(self._compare(prepared, wanted[at]), references, at)
 
-    def _wanted(self, reference: object) -> Counter[Hashable]:
+    def _read_reference(self, reference: object) -> Counter[Hashable]:
         expected = self._items(reference, "the reference")
         if expected is None:
             raise CannotJudge(f"{self.key}: the reference {clip(reference)} is not a list; {self._hint()}")
@@ -670,7 +670,7 @@ class SetMatch(ReferenceEvaluator[tuple[object, Counter[Any] | None]]):
         exact = float(shared == size == wanted)
         return {"precision": precision, "recall": recall, "f1": score, "exact": exact}
 
-    def _compared(self, output: tuple[object, Counter[Any] | None], want: Counter[Hashable]) -> Result:
+    def _compare(self, output: tuple[object, Counter[Any] | None], want: Counter[Hashable]) -> Result:
         given, have = output
         if have is None:
             return Result(self.key, 0.0, False, f"the output {clip(given)} is not a list; {self._hint()}")

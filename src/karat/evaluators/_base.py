@@ -344,7 +344,7 @@ def register_evaluator(
         evaluators.register(name)(part if isinstance(part, type) or _judges(part) else _factory(part))
         if description:
             evaluators.descriptions[name] = description
-        if declared := _declared(name, bounds, higher_is_better, pass_fail):
+        if declared := _check_declarations(name, bounds, higher_is_better, pass_fail):
             evaluators.declared[name] = declared
         return part
 
@@ -371,7 +371,7 @@ def _factory(function: Callable[..., Any]) -> Callable[..., Any]:
     return build
 
 
-def _declared(who: str, bounds: Any, higher_is_better: Any, pass_fail: Any) -> dict[str, Any]:
+def _check_declarations(who: str, bounds: Any, higher_is_better: Any, pass_fail: Any) -> dict[str, Any]:
     """Check `bounds`, `higher_is_better` and `pass_fail`, and return those that are given."""
     out: dict[str, Any] = {}
     if bounds is not None:
@@ -568,7 +568,7 @@ def build_evaluator(
         )
     if key is not None and not isinstance(key, str):
         raise RequestError(f"evaluator {name!r}: key must be text, the name of its results, not {key!r}")
-    declared = _declared(name, bounds, higher_is_better, pass_fail)
+    declared = _check_declarations(name, bounds, higher_is_better, pass_fail)
     part = evaluators.get(name)
     evaluator: Evaluator = _construct(part, name, dict(params or {}), key)
     for attribute, value in {**evaluators.declared.get(name, {}), **declared}.items():
@@ -594,11 +594,11 @@ def _construct(part: Any, name: str, params: dict[str, Any], key: str | None) ->
             evaluator.params = params
         return evaluator
     if params:
-        return _manufactured(part, name, params, key)
+        return _build_by_factory(part, name, params, key)
     return FunctionEvaluator(part, key)
 
 
-def _manufactured(factory: Any, name: str, params: dict[str, Any], key: str | None) -> Any:
+def _build_by_factory(factory: Any, name: str, params: dict[str, Any], key: str | None) -> Any:
     """Return the evaluator that a registered factory function builds from its parameters."""
     refusal = f"evaluator {name!r} is a function and takes no parameters"
     try:

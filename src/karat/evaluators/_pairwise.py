@@ -100,7 +100,7 @@ class ByFunction(Evaluator):
         super().__init__(getattr(self.function, "__name__", "function"))
         self.both_orders = ParameterCheck("by_function").flag("both_orders", both_orders)
         self.params = {"function": function_name, "both_orders": both_orders}
-        self._names = _asked(self.function, self.key)
+        self._names = _accepted_arguments(self.function, self.key)
         if inspect.iscoroutinefunction(self.function):
             self.compare = self._compare_async  # type: ignore[method-assign]  # it waits for the function
 
@@ -141,7 +141,7 @@ KNOWN = frozenset(
 )
 
 
-def _asked(function: Callable[..., Any], key: str) -> list[str]:
+def _accepted_arguments(function: Callable[..., Any], key: str) -> list[str]:
     try:
         parameters: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters
     except (TypeError, ValueError):

@@ -64,7 +64,7 @@ class TextEmbedder:
     async def embed_async(self, texts: list[str]) -> list[Sequence[float]]:
         """Return the vectors of texts from a remote model."""
         model = model_of(self._model)
-        return _counted(await model.embed(texts), texts) if texts else []
+        return _check_count(await model.embed(texts), texts) if texts else []
 
     def held(self) -> dict[str, Sequence[float]]:
         """Return the precomputed vectors of this thread."""
@@ -83,10 +83,10 @@ class TextEmbedder:
         with self._lock:
             if self._vectors is None:
                 self._vectors = self._load()
-        return _counted(self._vectors(texts), texts)
+        return _check_count(self._vectors(texts), texts)
 
 
-def _counted(given: Any, texts: list[str]) -> list[Sequence[float]]:
+def _check_count(given: Any, texts: list[str]) -> list[Sequence[float]]:
     vectors = list(given)
     if len(vectors) != len(texts):
         raise CannotJudge(f"the embedder returned {len(vectors)} vectors for {len(texts)} texts")
@@ -104,23 +104,23 @@ def model_of(spec: object) -> Any:
 
 def embedder_of(embed_fn: object, model_name: str | None, embedder: object) -> TextEmbedder:
     """The configured embedder; at most one of the three parameters may be given."""
-    named = [name for name, given in _given(embed_fn, model_name, embedder) if given is not None]
+    named = [name for name, given in _embedder_of(embed_fn, model_name, embedder) if given is not None]
     if len(named) > 1:
         raise RequestError(f"embedding_similarity: set {named[0]} or {named[1]}, not both")
     if embed_fn is not None:
-        return _of_function(embed_fn)
+        return _function_embedder(embed_fn)
     if model_name is not None:
-        return _of_sentence_transformers(model_name)
+        return _sentence_transformers_embedder(model_name)
     if embedder is None and importlib.util.find_spec("sentence_transformers") is not None:
-        return _of_sentence_transformers(SENTENCE_MODEL)
-    return _of_model(LOCAL if embedder is None else embedder)
+        return _sentence_transformers_embedder(SENTENCE_MODEL)
+    return _model_embedder(LOCAL if embedder is None else embedder)
 
 
-def _given(embed_fn: Any, model_name: Any, embedder: Any) -> list[tuple[str, Any]]:
+def _embedder_of(embed_fn: Any, model_name: Any, embedder: Any) -> list[tuple[str, Any]]:
     return [("embed_fn", embed_fn), ("model_name", model_name), ("embedder", embedder)]
 
 
-def _of_function(embed_fn: Any) -> TextEmbedder:
+def _function_embedder(embed_fn: Any) -> TextEmbedder:
     if not callable(embed_fn) or inspect.iscoroutinefunction(embed_fn):
         raise RequestError(
             "embedding_similarity: embed_fn must be a plain function of one text that gives its vector"
@@ -130,7 +130,7 @@ def _of_function(embed_fn: Any) -> TextEmbedder:
     )
 
 
-def _of_sentence_transformers(model_name: Any) -> TextEmbedder:
+def _sentence_transformers_embedder(model_name: Any) -> TextEmbedder:
     if not isinstance(model_name, str) or not model_name:
         raise RequestError("embedding_similarity: model_name is the name of a sentence-transformers model")
     if importlib.util.find_spec("sentence_transformers") is None:
@@ -153,7 +153,7 @@ def _of_sentence_transformers(model_name: Any) -> TextEmbedder:
     return TextEmbedder({"model_name": model_name}, load, local=True)
 
 
-def _of_model(spec: Any) -> TextEmbedder:
+def _model_embedder(spec: Any) -> TextEmbedder:
     """A model of `karat.models`, by name, or any object with `embed` and `embed_sync`."""
     if not isinstance(spec, str) and not callable(getattr(spec, "embed_sync", None)):
         raise RequestError(
@@ -314,12 +314,12 @@ class _NgramEvaluator(ReferenceEvaluator[object]):
             raise MissingDependency(self.package.replace("_", "-"), "text", f"the evaluator {self.name}")
 
     def judge(self, output: object, reference: object) -> Result:
-        return self._measured(output, [reference_text(reference, self.key)])
+        return self._measure(output, [reference_text(reference, self.key)])
 
     def _best(self, output: object, references: list[Any]) -> Result:
-        return self._measured(output, [reference_text(each, self.key) for each in references])
+        return self._measure(output, [reference_text(each, self.key) for each in references])
 
-    def _measured(self, output: object, references: list[str]) -> Result:
+    def _measure(self, output: object, references: list[str]) -> Result:
         text = text_of(output, "the output")
         if text is None:
             return Result(self.key, 0.0, None, "there is no output")
@@ -552,7 +552,7 @@ class Rouge(_NgramEvaluator):
             else:
                 order = 2 if variant == "rouge2" else 1
                 have = _ngrams(words, order)  # once for all references
-                each = [_shared(have, _ngrams(self._tokenize(reference), order)) for reference in references]
+                each = [_overlap(have, _ngrams(self._tokenize(reference), order)) for reference in references]
             precision, recall, f_measure = max(each, key=lambda measured: measured[2])
         metadata = {"precision": precision, "recall": recall, "f1": f_measure}
         score = metadata[self.params["measure"]]
@@ -590,7 +590,7 @@ def _ngrams(words: list[str], order: int) -> Counter[tuple[str, ...]]:
     return Counter(zip(*(words[i:] for i in range(order)), strict=False))
 
 
-def _shared(have: Counter[Any], want: Counter[Any]) -> tuple[float, float, float]:
+def _overlap(have: Counter[Any], want: Counter[Any]) -> tuple[float, float, float]:
     """Precision, recall and F1 of the n-grams that both have, each as often as it occurs."""
     return _measures(shared_count(have, want), have.total(), want.total())
 

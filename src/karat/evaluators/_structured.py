@@ -268,7 +268,7 @@ def output_formats(schema: object) -> Any:
     checker = jsonschema.FormatChecker()
     for name, read in (("date-time", datetime.fromisoformat), ("time", time.fromisoformat)):
         checker.checks(name, raises=ValueError)(_time_check(_RFC_3339[name], read))
-    for name in _named(schema):
+    for name in _formats_in(schema):
         if name in STANDARD and name not in checker.checkers:
             raise RequestError(
                 f"json_schema_match: no installed package checks the format {name!r}: pip install"
@@ -302,7 +302,7 @@ def _time_check(form: Any, read: Any) -> Any:
     return check
 
 
-def _named(schema: Any) -> Iterator[str]:
+def _formats_in(schema: Any) -> Iterator[str]:
     """Every format that a schema names, also in its parts; not those in the values it gives."""
     waiting = [schema]
     while waiting:

@@ -211,7 +211,7 @@ class Contains(Evaluator):
         text = text_of(outputs, "the output")
         if text is None:
             return Result(
-                self.key, 0.0, False, "there is no output", {"found": [], "missing": _shown(wanted)}
+                self.key, 0.0, False, "there is no output", {"found": [], "missing": _show_texts(wanted)}
             )
         text = self._normalise(text)
         if len(wanted) * len(text) > MAX_SEARCH:
@@ -224,10 +224,12 @@ class Contains(Evaluator):
             (found if self._normalise(each) in text else missing).append(each)
         passed = not missing if self._all else bool(found)
         share = len(found) / len(wanted) if self._graded else float(passed)
-        comment = f"the output contains {_named(found)}" if found else ""
+        comment = f"the output contains {_list_texts(found)}" if found else ""
         if missing:
-            comment += f"{'; it' if found else 'the output'} does not contain {_named(missing)}"
-        return Result(self.key, share, passed, comment, {"found": _shown(found), "missing": _shown(missing)})
+            comment += f"{'; it' if found else 'the output'} does not contain {_list_texts(missing)}"
+        return Result(
+            self.key, share, passed, comment, {"found": _show_texts(found), "missing": _show_texts(missing)}
+        )
 
     def _from_reference(self, reference: object) -> list[str]:
         if reference is None:
@@ -242,12 +244,12 @@ class Contains(Evaluator):
         return wanted
 
 
-def _named(texts: list[str]) -> str:
+def _list_texts(texts: list[str]) -> str:
     shown = ", ".join(clip(text, 30) for text in texts[:5])
     return shown if len(texts) <= 5 else f"{shown} and {len(texts) - 5} more"
 
 
-def _shown(texts: list[str]) -> list[str]:
+def _show_texts(texts: list[str]) -> list[str]:
     return [clip(text, 200)[1:-1] for text in texts[:50]]
 
 
@@ -439,7 +441,7 @@ class EditDistance(ReferenceEvaluator[str | None]):
         expected = self._normalise(reference_text(reference, self.key))
         if output is None:
             return Result(self.key, 0.0, None, f"there is no output; the reference is {clip(expected)}")
-        return self._measured(output, expected)
+        return self._measure(output, expected)
 
     def _best(self, output: object, references: list[Any]) -> Result:
         """The best of all; an error where they take too long, which depends on the script."""
@@ -455,7 +457,7 @@ class EditDistance(ReferenceEvaluator[str | None]):
                 )
         return super()._best(output, references)
 
-    def _measured(self, text: str, expected: str) -> Result:
+    def _measure(self, text: str, expected: str) -> Result:
         longer = max(len(text), len(expected))
         if longer > self._max_length:
             raise CannotJudge(

@@ -84,7 +84,7 @@ class AgentEvalsEvaluator(Evaluator):
     ) -> Result:
         """Return the package's verdict. An exception or a reply without a score is an error and no score."""
         try:
-            found = self.function(**self._given(outputs, reference_outputs, inputs))
+            found = self.function(**self._arguments(outputs, reference_outputs, inputs))
         except Exception as error:
             raise self._failure(error) from error
         return self._result(found)
@@ -98,12 +98,12 @@ class AgentEvalsEvaluator(Evaluator):
                 outputs=outputs, reference_outputs=reference_outputs, inputs=inputs, **context
             )
         try:
-            found = await self.function(**self._given(outputs, reference_outputs, inputs))
+            found = await self.function(**self._arguments(outputs, reference_outputs, inputs))
         except Exception as error:
             raise self._failure(error) from error
         return self._result(found)
 
-    def _given(self, outputs: Any, reference_outputs: Any, inputs: Any) -> dict[str, Any]:
+    def _arguments(self, outputs: Any, reference_outputs: Any, inputs: Any) -> dict[str, Any]:
         given = {"outputs": outputs, "reference_outputs": reference_outputs}
         if not self._takes_inputs:
             return given

@@ -291,7 +291,7 @@ class _AggregationStage:
                 min(each.first for each in items.values()),
                 max(each.last for each in items.values()),
             )
-            unjudged = self._unjudged(members, count)
+            unjudged = self._unjudged_comparisons(members, count)
             progress = Progress("aggregate", last - first, started=time.monotonic())
             chunks = Chunks(first, last)
             for start, stop in chunks:
@@ -321,7 +321,7 @@ class _AggregationStage:
         for key, targets in self.targets.items():
             found = results[key]
             expected = [each for each in unjudged if key == (each.key, None)]
-            # The items of a run at each position, judged one by one; of comparisons see `_unjudged`.
+            # The items of a run at each position, judged one by one; of comparisons see `_unjudged_comparisons`.
             own = items.get(key[1]) if key[1] is not None else None
             counts = [0] * (stop - start) if own is None else own.between(start, stop)
             attempts = 1 if own is None else own.attempts
@@ -373,7 +373,7 @@ class _AggregationStage:
                         self._ordered.add(result.key)
                     for run in result.runs:
                         if (found := out.get((result.key, run))) is not None:
-                            found.setdefault(position, []).append(_of_run(result, run))
+                            found.setdefault(position, []).append(_result_of_run(result, run))
                 found = places[item]
                 if found is None:
                     continue  # no aggregator is for this evaluator
@@ -384,7 +384,7 @@ class _AggregationStage:
                     here.append(result)
         return out
 
-    def _unjudged(self, members: list[Evaluation], count: int) -> list[_Expected]:
+    def _unjudged_comparisons(self, members: list[Evaluation], count: int) -> list[_Expected]:
         """The comparisons of evaluations with pending items: the missing ones belong in the denominator."""
         out = []
         for evaluation in members:
@@ -455,7 +455,7 @@ def _is_order(result: ItemResult) -> bool:
     )
 
 
-def _of_run(result: ItemResult, run: str) -> ItemResult:
+def _result_of_run(result: ItemResult, run: str) -> ItemResult:
     """The part of a joint result for one run: its score, or for a mere order, the share of runs it beats."""
     outcome = result.outcome
     if isinstance(outcome, Ok):

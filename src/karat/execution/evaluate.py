@@ -77,7 +77,7 @@ class Reuse:
                 continue
             found = self._from_amended(judgment, amended) if amended else None
             if found is not None:
-                rows.append(_copied(work, *found))
+                rows.append(_copy_result(work, *found))
             else:
                 remaining.append(judgment)
         # `refresh` asks models again, so results that came from the old replies are not copied.
@@ -92,7 +92,9 @@ class Reuse:
                 left.append(judgment)
                 continue
             parent = self._backend.header(hit[0])
-            rows.append(_copied(work, judgment, result_decoder.decode(hit[1]), parent.id if parent else ""))
+            rows.append(
+                _copy_result(work, judgment, result_decoder.decode(hit[1]), parent.id if parent else "")
+            )
         return rows, left
 
     def _amended_results(self, chunk: list[Judgment]) -> dict[_Place, tuple[ItemResult, str]]:
@@ -130,7 +132,7 @@ class Reuse:
         return None
 
 
-def _copied(work: EvaluatorWork, judgment: Judgment, old: ItemResult, source: str) -> StoredRow:
+def _copy_result(work: EvaluatorWork, judgment: Judgment, old: ItemResult, source: str) -> StoredRow:
     return work.row(
         judgment,
         old.outcome,
@@ -176,7 +178,7 @@ async def evaluate_async(
     the_store = store_of(store, given, amending)
     amended = [handle_of(the_store.evaluations, each) for each in amending]
     handles = _runs(the_store, given, amended)
-    prepared = _prepared(evaluators, amended)
+    prepared = _prepare(evaluators, amended)
     comparing = [each.key for each in prepared if each.kind == "pair"]
     if comparing and len(handles) < 2:
         raise RequestError(
@@ -245,7 +247,7 @@ def _runs(store: Store, given: Sequence[RunLike], amended: list[Evaluation]) -> 
     return handles
 
 
-def _prepared(
+def _prepare(
     given: EvaluatorLike | Sequence[EvaluatorLike] | None, amended: list[Evaluation]
 ) -> list[PreparedEvaluator]:
     entries: list[Any] = list(as_list(given))
@@ -365,7 +367,7 @@ class _Phases:
                 hashes = _Hashes(example) if reuse else None
                 for evaluator, groups in together:
                     for group in groups:
-                        for these in _shared([outputs[index].get(position) for index in group]):
+                        for these in _shared_outputs([outputs[index].get(position) for index in group]):
                             self._add(chunk, evaluator, position, example, group, these, marks, hashes)
             yield chunk
         for run, found_here in zip(pairing.runs, read, strict=True):
@@ -439,7 +441,7 @@ def _outputs_of(rows: Sequence[StoredRow]) -> dict[int, list[Output]]:
     return found
 
 
-def _shared(outputs: Sequence[list[Output] | None]) -> list[tuple[Output, ...]]:
+def _shared_outputs(outputs: Sequence[list[Output] | None]) -> list[tuple[Output, ...]]:
     """The outputs of several runs for one example, attempt against attempt and unit against unit."""
     first = outputs[0]
     if first is None:

@@ -90,12 +90,12 @@ class FailedOutputs:
         skip would count as a loss of a run that has an output now.
         """
         item = position, attempt, unit
-        failed = tuple(run for run in skipped.failed_outputs if item in self._of(run))
+        failed = tuple(run for run in skipped.failed_outputs if item in self._lengths_of(run))
         if failed == skipped.failed_outputs:
             return skipped
         return msgspec.structs.replace(skipped, failed_outputs=failed) if failed else PENDING
 
-    def _of(self, run: str) -> set[tuple[int, int, str]]:
+    def _lengths_of(self, run: str) -> set[tuple[int, int, str]]:
         if run not in self._items:
             columns = load_columns(self._runs[run], (), statuses=[FAILED])
             places = zip(columns.positions.tolist(), columns.codes.tolist(), strict=True)

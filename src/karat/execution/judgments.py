@@ -87,7 +87,7 @@ class PreparedEvaluator:
         self.spec = EvaluatorSpec(
             self.key,
             name,
-            _described(params) if params else {},
+            _header_parameters(params) if params else {},
             print_ if self.known else "",
             self.kind,
             self.both_orders,
@@ -219,7 +219,7 @@ class EvaluatorWork:
             try:
                 result: Result | Failure | NotApplicable = await self.evaluators[
                     judgment.evaluator
-                ].ask_async(judgment, self._shown(judgment.runs))
+                ].ask_async(judgment, self._shown_places(judgment.runs))
             except BaseException as error:
                 result = _not_judged(error)
         return self._done(judgment, result, time.perf_counter() - start, calls)
@@ -230,7 +230,7 @@ class EvaluatorWork:
             start = time.perf_counter()
             try:
                 result: Result | Failure | NotApplicable = self.evaluators[judgment.evaluator].ask(
-                    judgment, self._shown(judgment.runs)
+                    judgment, self._shown_places(judgment.runs)
                 )
             except BaseException as error:
                 result = _not_judged(error)
@@ -275,7 +275,7 @@ class EvaluatorWork:
             format=FORMAT,
             example=judgment.example.id,
             key=self.evaluators[judgment.evaluator].key,
-            runs=self._shown(judgment.runs),
+            runs=self._shown_places(judgment.runs),
             outcome=outcome,
             unit=first.unit,
             attempt=first.attempt,
@@ -298,7 +298,7 @@ class EvaluatorWork:
         cells = cells_of_result(outcome, seconds, queue, trace)
         return StoredRow(judgment.position, item, judgment.try_number, status, reuse, payload, cells)
 
-    def _shown(self, places: tuple[int, ...]) -> tuple[str, ...]:
+    def _shown_places(self, places: tuple[int, ...]) -> tuple[str, ...]:
         ids = self._ids.get(places)
         if ids is None:
             ids = self._ids[places] = tuple(self.run_ids[place] for place in places)
@@ -308,7 +308,7 @@ class EvaluatorWork:
         """A row for an item whose output failed or was skipped; None when there is something to judge."""
         if len(judgment.outputs) == 1 and isinstance(judgment.outputs[0].outcome, Ok):
             return None
-        shown = list(zip(self._shown(judgment.runs), judgment.outputs, strict=True))
+        shown = list(zip(self._shown_places(judgment.runs), judgment.outputs, strict=True))
         for run, output in shown:
             if not isinstance(output.outcome, Ok):
                 reason = OUTPUT_FAILED if isinstance(output.outcome, Failed) else "output skipped"
@@ -388,7 +388,7 @@ def asks_no_model(evaluator: object) -> bool:
     return own and not any(hasattr(evaluator, name) for name in ("metric", "embedder", "_embedder"))
 
 
-def _described(params: dict[str, Any]) -> dict[str, Any]:
+def _header_parameters(params: dict[str, Any]) -> dict[str, Any]:
     """Parameters for the header: a secret is left out, a value without a JSON form is replaced by its type."""
     out = {}
     for name, value in without_secrets(params).items():

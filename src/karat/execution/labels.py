@@ -220,7 +220,7 @@ def _rows(
         grouped.setdefault(label.item, []).append(label)
     for item, mine in grouped.items():
         old = before.get(item)
-        result = _merged(key, old.result if old is not None else None, mine)
+        result = _merge_labels(key, old.result if old is not None else None, mine)
         if old is not None and old.result == result:
             continue  # the same label again
         number = 1 if old is None else old.try_number + 1
@@ -242,7 +242,7 @@ def _rows(
         yield StoredRow(places[item.example], place, number, status, None, encode(record), cells)
 
 
-def _merged(key: str, old: Result | None, labels: Iterable[NewLabel]) -> Result:
+def _merge_labels(key: str, old: Result | None, labels: Iterable[NewLabel]) -> Result:
     """The label of an item: the previous label, with the new whole label and the new parts."""
     score = old.score if old is not None else None
     value = old.value if old is not None else None
@@ -515,7 +515,7 @@ def rogan_gladen(
         for slope, at, part, more in zip(slopes, (share_, se_, sp_), parts, (4, 2, 2), strict=True)
     )
     # Outputs of one example are alike, in the run and among the labels: how much that widens the errors seen.
-    variance *= _widened(slopes, parts) / j**2
+    variance *= _cluster_inflation(slopes, parts) / j**2
     half = critical(confidence) * math.sqrt(variance)
     limits = max(0.0, p_ - half), min(1.0, p_ + half)
     return Estimate(
@@ -540,7 +540,7 @@ class _ErrorParts:
         return (self.mean * self.effective + more) / (self.effective + 2 * more)
 
 
-def _widened(slopes: Sequence[float], parts: Sequence[_ErrorParts]) -> float:
+def _cluster_inflation(slopes: Sequence[float], parts: Sequence[_ErrorParts]) -> float:
     """The variance with clusters over the one without, at least 1."""
     together: dict[Hashable, float] = {}
     for slope, part in zip(slopes, parts, strict=True):
@@ -642,13 +642,13 @@ def judges_of(evaluations: Sequence[Evaluation]) -> dict[str, tuple[list[str], l
                 open_.discard(record.key)
                 recorded = record.result.metadata
                 if {"model", "served_model", "prompt", "requests"} <= recorded.keys():
-                    found[record.key] = _listed(recorded["model"]), _listed(recorded["served_model"])
+                    found[record.key] = _as_list(recorded["model"]), _as_list(recorded["served_model"])
             if not open_:
                 break
     return found
 
 
-def _listed(value: Any) -> list[str]:
+def _as_list(value: Any) -> list[str]:
     return [str(each) for each in (value if isinstance(value, list) else [value]) if each]
 
 

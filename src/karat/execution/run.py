@@ -278,7 +278,7 @@ class _RunWork:
         """Store each unit that a task yields once the unit is complete."""
         async with aclosing(self.task.call_units(context.example, context)) as parts:
             async for part in parts:
-                done = self._yielded(item, part, clock, errors)
+                done = self._finish_unit(item, part, clock, errors)
                 if done is not None:
                     await self.stage.append(done)
 
@@ -286,11 +286,11 @@ class _RunWork:
         """The same in a thread: the commit is made by the event loop, and this thread waits for it."""
         with closing(self.task.call_units(context.example, context)) as parts:
             for part in parts:
-                done = self._yielded(item, part, clock, errors)
+                done = self._finish_unit(item, part, clock, errors)
                 if done is not None:
                     asyncio.run_coroutine_threadsafe(self.stage.append(done), self._loop).result()
 
-    def _yielded(self, item: _Item, part: Any, clock: _Clock, errors: list[str]) -> Done | None:
+    def _finish_unit(self, item: _Item, part: Any, clock: _Clock, errors: list[str]) -> Done | None:
         """A yielded `(unit, output)` as a finished unit; None for one that is stored already."""
         if not (isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str)):
             raise TypeError(f"task {self.task.name!r} yielded {type(part).__name__}, not (unit, output)")

@@ -204,16 +204,16 @@ class _Check:
         if isinstance(entry, list):
             name = self.file.name or self.folder.name
             examples = [each.model_dump(exclude_unset=True) for each in entry]
-            return self._seen(Dataset.from_examples(examples, name=name))
+            return self._note_dataset(Dataset.from_examples(examples, name=name))
         if isinstance(entry, str):
             return self._named_dataset(entry)
         fields = entry.model_dump(exclude={"path"}, exclude_unset=True)
         path = self._path(entry.path)
         with at("dataset", "path"):
             RowSource(path, entry.format)  # says what is wrong with the file itself
-        return self._seen(Dataset.from_file(path, **fields))
+        return self._note_dataset(Dataset.from_file(path, **fields))
 
-    def _seen(self, dataset: Any) -> Any:
+    def _note_dataset(self, dataset: Any) -> Any:
         self.sample = DataSample(dataset)
         return dataset
 
@@ -223,10 +223,10 @@ class _Check:
 
         path = self._path(name)
         if path.is_file() or "/" in name or Path(name.removesuffix(".gz")).suffix in FORMATS:
-            return self._seen(Dataset.from_file(path))
+            return self._note_dataset(Dataset.from_file(path))
         with open_existing(self.store) as store:
             stored = store.datasets.get(name)
-            self._seen(stored)
+            self._note_dataset(stored)
             return stored.label
 
     def _runs(self) -> list[PlannedRun]:
@@ -272,7 +272,7 @@ class _Check:
         if isinstance(entry, PromptEntry):
             return self._prompt_runs(entry, models)
         if isinstance(entry, RecordedEntry):
-            return [PlannedRun(task=self._recorded(entry, models))]
+            return [PlannedRun(task=self._recorded_task(entry, models))]
         graph = graph_of(entry, self.folder)
         if graph is not None:
             return graph_runs(graph, params, models, self.folder)
@@ -284,7 +284,7 @@ class _Check:
         except RequestError as error:
             raise PlacedError(blamed(("task",), entry.params, str(error)), problems_of(error)) from error
 
-    def _recorded(self, entry: RecordedEntry, models: list[str]) -> Any:
+    def _recorded_task(self, entry: RecordedEntry, models: list[str]) -> Any:
         if models or self.params:
             raise RequestError("recorded outputs take no model and no parameters")
         return RecordedOutputs(self._path(entry.recorded), output=entry.output, id=entry.id, name=entry.name)
@@ -349,7 +349,7 @@ class _Check:
 
     def _evaluator(self, entry: Any) -> Any:
         spec = self._part(entry)
-        return spec if self.file.judge is None else self._judged(spec, self.file.judge)
+        return spec if self.file.judge is None else self._with_judge(spec, self.file.judge)
 
     def _part(self, entry: Any) -> Any:
         """The name of an evaluator or aggregator, or its fields; a file is relative to the experiment's."""
@@ -387,7 +387,7 @@ class _Check:
                 self._problem(place, problem)
             yield built
 
-    def _judged(self, spec: Any, judge: str | dict[str, Any]) -> Any:
+    def _with_judge(self, spec: Any, judge: str | dict[str, Any]) -> Any:
         """An evaluator that asks a judge, with the judge of the file where it names none; its own settings win."""
         name = spec if isinstance(spec, str) else spec.get("name")
         if name is None or not evaluators.has(name):
@@ -474,7 +474,7 @@ def expand(entry: Any, matrix: Mapping[str, Sequence[Any]]) -> list[Combination]
         raise RequestError(
             "recorded outputs take no matrix: a matrix applies to functions, prompts and graphs"
         )
-    return [_combined(entry, values) for values in combinations_of(matrix)]
+    return [_combine_values(entry, values) for values in combinations_of(matrix)]
 
 
 def problems_in(
@@ -525,7 +525,7 @@ def _checker(entry: Any, folder: Path) -> Callable[[str, int, Any], None]:
     return check
 
 
-def _combined(entry: Any, values: dict[str, Any]) -> Combination:
+def _combine_values(entry: Any, values: dict[str, Any]) -> Combination:
     model = values.get("model")
     rest = {name: value for name, value in values.items() if name != "model"}
     if isinstance(entry, PromptEntry):

@@ -96,11 +96,13 @@ def estimate_plan(
     prepared = [PreparedEvaluator(index, each) for index, each in enumerate(plan.evaluators)]
     judges = [each for each in prepared if _may_ask(each.evaluator)]
     if sample:
-        made = asyncio.run(_sampled(plan.runs, judges, examples[:sample], items, concurrency, batch))
-        return [_batched(each) for each in made] if batch else made
+        made = asyncio.run(
+            _estimate_from_sample(plan.runs, judges, examples[:sample], items, concurrency, batch)
+        )
+        return [_as_batch(each) for each in made] if batch else made
     out: list[RunEstimate] = []
     for planned in plan.runs:
-        out.append(_counted(planned, examples, items, batch))
+        out.append(_count_requests(planned, examples, items, batch))
         for each in judges:
             if each.kind == "single":
                 out.append(asyncio.run(_counted_judge([planned], each, examples[:JUDGED], items, batch)))
@@ -108,10 +110,10 @@ def estimate_plan(
         if each.kind != "single" and (groups := _groups(each, len(plan.runs))):
             compared = items * len(groups)
             out.append(asyncio.run(_counted_judge(plan.runs, each, examples[:JUDGED], compared, batch)))
-    return [_batched(each) for each in out] if batch else out
+    return [_as_batch(each) for each in out] if batch else out
 
 
-def _batched(estimate: RunEstimate) -> RunEstimate:
+def _as_batch(estimate: RunEstimate) -> RunEstimate:
     """An estimate for a batch: limits do not make its time, the provider does."""
     basis = f"{estimate.basis}; at the batch price; a batch ends within a day"
     return msgspec.structs.replace(estimate, seconds=None, basis=basis)
@@ -135,7 +137,7 @@ def _run_five() -> str:
     return f"use {wording('--estimate 5', 'sample=5')} to run five records"
 
 
-def _counted(planned: PlannedRun, examples: list[Example], items: int, batch: bool) -> RunEstimate:
+def _count_requests(planned: PlannedRun, examples: list[Example], items: int, batch: bool) -> RunEstimate:
     task = planned.task
     if not isinstance(task, PromptTask):
         raise RequestError(f"task {task.name!r} is code, so its model calls are unknown: {_run_five()}")
@@ -161,7 +163,7 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int, batch: bo
         basis += f"; output from 0 to {most:,} tokens per item"
     if has_media:
         basis += f"; the tokens of images, audio and files are unknown: {_run_five()}"
-    seconds = max(_paced(task.model.endpoint.limits, items, value), default=None)
+    seconds = max(_limit_seconds(task.model.endpoint.limits, items, value), default=None)
     if seconds is not None:
         basis += _TIME_FROM_LIMITS
     tokens = Range(None, low, None) if has_media else Range(value, low, high)
@@ -279,7 +281,7 @@ async def _dry_run(
     dry.settings = msgspec.structs.replace(judge.settings, models=tuple(recorders))
     dry._judge_core = None
     for example in examples:
-        text = "word " * ((length if length is not None else _assumed(example)) // 5 + 1)
+        text = "word " * ((length if length is not None else _assumed_output(example)) // 5 + 1)
         output = Output(format=FORMAT, example=example.id, outcome=Ok(text))
         with contextlib.suppress(NotApplicable):  # it asks nothing about this one
             if prepared.kind == "pair":
@@ -302,7 +304,7 @@ async def _dry_run(
             read += sum(MESSAGE_TOKENS * (messages + 1) for _, messages, _ in each.requests) / count
         written = sum(limit for _, _, limit in each.requests) / count
         inputs, outputs = inputs + read, outputs + written
-        seconds += _paced(each.endpoint.limits, len(each.requests) / count, read)
+        seconds += _limit_seconds(each.endpoint.limits, len(each.requests) / count, read)
         price = each.endpoint.price_at_tier
         if price is None or lowest is None or highest is None:
             lowest = highest = None
@@ -312,7 +314,7 @@ async def _dry_run(
     return _PerItem(inputs, outputs, lowest, highest, max(seconds, default=None))
 
 
-def _assumed(example: Example) -> int:
+def _assumed_output(example: Example) -> int:
     expected = example.expected
     return len(expected.encode()) if isinstance(expected, str) and expected else ASSUMED
 
@@ -320,7 +322,7 @@ def _assumed(example: Example) -> int:
 # ---------------------------------------------------------------- a sample of records
 
 
-async def _sampled(
+async def _estimate_from_sample(
     runs: Sequence[PlannedRun],
     judges: Sequence[PreparedEvaluator],
     examples: list[Example],
@@ -417,7 +419,7 @@ def _from_traces(
     tokens_out = [sum(call.usage.output_tokens for call in each if call.usage) for each in counted]
     costs = [_cost(each, batch) for each in calls]
     known = [cost for cost in costs if cost is not None]
-    cost = _extrapolated(known, items) if known and len(known) == len(costs) else Range(None, None, None)
+    cost = _extrapolate(known, items) if known and len(known) == len(costs) else Range(None, None, None)
     failed = sum(any(call.error for call in each) for each in calls)
     basis = f"{len(traces)} records run, 95 % interval of their mean"
     basis += f"; {failed} had a failed call" if failed else ""
@@ -428,8 +430,8 @@ def _from_traces(
         name,
         model,
         items,
-        _extrapolated(tokens_in, items),
-        _extrapolated(tokens_out, items),
+        _extrapolate(tokens_in, items),
+        _extrapolate(tokens_out, items),
         cost,
         _seconds(calls, items, concurrency),
         basis,
@@ -499,7 +501,7 @@ async def _work(task: Task, example: Example) -> Any:
     return None if task.units_declared else made
 
 
-def _extrapolated(values: list[Any], items: int) -> Range:
+def _extrapolate(values: list[Any], items: int) -> Range:
     n = len(values)
     if not n:
         return Range(None, None, None)
@@ -532,11 +534,11 @@ def _seconds(
         found.append(
             items * sum(call.service_seconds for call in mine) / n / min(concurrency, limits.concurrency)
         )
-        found += _paced(limits, items * len(mine) / n, items * used / n)
+        found += _limit_seconds(limits, items * len(mine) / n, items * used / n)
     return max(found)
 
 
-def _paced(limits: Limits, requests: float, tokens: float) -> list[float]:
+def _limit_seconds(limits: Limits, requests: float, tokens: float) -> list[float]:
     """The seconds that each configured rate limit alone makes of a number of requests and tokens."""
     rates = ((requests, limits.requests_per_minute), (tokens, limits.tokens_per_minute))
     return [60 * count / rate for count, rate in rates if rate]
@@ -550,16 +552,16 @@ def estimate_text(estimates: list[RunEstimate]) -> str:
         head += (f" with {each.model}" if each.model else "") + f": {each.items:,} items"
         lines += [
             head,
-            f"  input tokens   {_shown(each.input_tokens)}",
-            f"  output tokens  {_shown(each.output_tokens)}",
-            f"  cost           {_shown(each.cost, '$', 4)}",
+            f"  input tokens   {_show_amount(each.input_tokens)}",
+            f"  output tokens  {_show_amount(each.output_tokens)}",
+            f"  cost           {_show_amount(each.cost, '$', 4)}",
         ]
         known = each.seconds is not None
         time = f"about {each.seconds:,.0f} s under the configured limits" if known else "unknown"
         lines.append(f"  time           {time}")
         lines.append(f"  ({each.basis})")
     if len(estimates) > 1:
-        lines.append(f"total cost       {_shown(_total([each.cost for each in estimates]), '$', 4)}")
+        lines.append(f"total cost       {_show_amount(_total([each.cost for each in estimates]), '$', 4)}")
     return "\n".join(lines)
 
 
@@ -577,7 +579,7 @@ def _total(costs: Sequence[Range]) -> Range:
     )
 
 
-def _shown(given: Range, unit: str = "", digits: int = 0) -> str:
+def _show_amount(given: Range, unit: str = "", digits: int = 0) -> str:
     def number(value: float) -> str:
         return f"{unit}{value:,.{digits}f}"
 

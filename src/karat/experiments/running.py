@@ -165,7 +165,7 @@ async def carry_out_async(
             metadata["matrix"] = planned.matrix
         options: dict[str, Any] = {**plan.options, **again, **about, "metadata": metadata, "new": new}
         if progress is not None and len(plan.runs) > 1:
-            options["progress"] = _of_variant(progress, number, len(plan.runs))
+            options["progress"] = _variant_listener(progress, number, len(plan.runs))
         made = await run_async(
             planned.task, data, store=store, accept_code_change=accept_code_change, **options
         )
@@ -198,7 +198,7 @@ async def carry_out_async(
             **about,
         )
     if outcome.evaluation is not None and len(outcome.runs) > 1:
-        outcome.comparison = _compared(outcome.evaluation, plan.confidence, _cluster(plan))
+        outcome.comparison = _compare_runs(outcome.evaluation, plan.confidence, _cluster(plan))
     if outcome.comparison is not None and outcome.aggregation is not None:
         from karat.analysis.summary import make_grid
 
@@ -234,7 +234,7 @@ def _refuse_missing_keys(plan: Plan, store: Store, data: StoredDataset) -> None:
         refuse_missing_keys(msgspec.structs.replace(plan, runs=asking, evaluators=judges))
 
 
-def _of_variant(progress: Listener, number: int, count: int) -> Listener:
+def _variant_listener(progress: Listener, number: int, count: int) -> Listener:
     """The progress listener of one run among several, with the number of that run."""
 
     def listen(of: Progress) -> None:
@@ -254,7 +254,7 @@ def _cluster(plan: Plan) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _compared(evaluation: Evaluation, confidence: float, cluster: str | None) -> Comparison | None:
+def _compare_runs(evaluation: Evaluation, confidence: float, cluster: str | None) -> Comparison | None:
     """Compare runs with the first one; None where no evaluator scores single outputs, or none applies to all runs."""
     keys = [spec.key for spec in evaluation.header.evaluators if spec.kind == "single"]
     if not keys:

@@ -124,7 +124,7 @@ def task_dataset(
         rows: Iterator[dict[str, Any]] = ({"id": str(number)} for number in range(1, count + 1))
         return rows_dataset(rows, name=name, id_column=None, golden=golden, metadata={})
     metadata: dict[str, Any] = {"data_config": data}
-    pinned = _pinned(source, metadata)
+    pinned = _pin_revisions(source, metadata)
     rows = source_rows(pinned, place.folder, place.load)
     if isinstance(source, list) and id_column and JOINER not in id_column:
         primary = next((each["alias"] for each in source if each["join_type"] == "primary"), None)
@@ -148,13 +148,13 @@ def missing_files(data: dict[str, Any], place: TaskPlace) -> list[tuple[Place, s
             continue
         path = source_file(each["file_path"], place.folder)
         if not path.exists():
-            near = near_file(path, _beside(path))
+            near = near_file(path, _files_beside(path))
             steps: Place = ("data_config", "source", *([at] if several else []), "file_path")
             found.append((steps, f"{path} does not exist{near}"))
     return found
 
 
-def _beside(path: Path) -> list[str]:
+def _files_beside(path: Path) -> list[str]:
     return [entry.name for entry in path.parent.iterdir() if entry.is_file()] if path.parent.is_dir() else []
 
 
@@ -167,10 +167,10 @@ def local_rows(data: dict[str, Any], place: TaskPlace, file: str | None) -> Data
     return task_dataset(data, place, [], file=file, count=None)
 
 
-def _pinned(source: Any, metadata: dict[str, Any]) -> Any:
+def _pin_revisions(source: Any, metadata: dict[str, Any]) -> Any:
     """The source with the revisions of hub datasets as they are now, which are kept with the dataset."""
     if isinstance(source, list):
-        return [_pinned(each, metadata) for each in source]
+        return [_pin_revisions(each, metadata) for each in source]
     if kind_of_source(source) != "hf":
         return source
     from karat.datasets import resolved_revision
@@ -254,7 +254,7 @@ def _read(
     building = replace(
         building,
         properties=_properties(graph),
-        asked=_asked(top),
+        asked=_requested_fields(top),
         within=(*building.within, str(place.file)),
     )
     schema = read_schema_config(top.section("schema_config"), place)
@@ -279,7 +279,7 @@ def _read(
     read = Configuration(place, document, problems, plan, output, processors, data, sinks, at, outcome)
     if output.is_whole_state:  # an output map has its fields in every record
         wanted = {name for processor in processors for _, name in processor.wants}
-        wanted.update(_judged(read))
+        wanted.update(_unit_metric_fields(read))
         output.owed = [key for key in plan.output_keys() if key in wanted]
     if problems and fields is not None and (known := fields(data)) is not None:
         _tell_unknown(read, known, problems)
@@ -312,7 +312,7 @@ def read_outline(place: TaskPlace) -> GraphPlan:
         graph.problem("needs nodes")
     edges, understood = read_edges(graph, list(nodes), _Outline(place))
     if understood and nodes:
-        check_edges(edges, _used(nodes, edges), graph)
+        check_edges(edges, _reachable_nodes(nodes, edges), graph)
     problems.raise_all()
     return GraphPlan(nodes, edges)
 
@@ -369,7 +369,7 @@ def _properties(graph: Section) -> dict[str, Any]:
     return {"chat_conversation": kind, "chat_history_window_size": window, "max_iterations": bound}
 
 
-def _asked(top: Section) -> frozenset[str]:
+def _requested_fields(top: Section) -> frozenset[str]:
     """The fields that the output and the post-processors name."""
     fields = top.section("output_config").section("output_map").given.values()
     names = {str(entry["from"]) for entry in fields if isinstance(entry, Mapping) and "from" in entry}
@@ -402,13 +402,13 @@ def _plan(graph: Section, building: Building) -> GraphPlan | None:
     if not understood:  # the target of an invalid edge would be reported as unreachable
         return None
     before = len(graph.problems)
-    check_edges(edges, _used(nodes, edges), graph)
+    check_edges(edges, _reachable_nodes(nodes, edges), graph)
     if len(graph.problems) > before:  # nor is it known then what is set before what
         return None
     return GraphPlan(nodes, edges, int(building.properties["max_iterations"]))
 
 
-def _used(nodes: dict[str, Node], edges: Edges) -> dict[str, Node]:
+def _reachable_nodes(nodes: dict[str, Node], edges: Edges) -> dict[str, Node]:
     """The nodes without those that are switched off and that no edge leads to."""
     return {
         name: node for name, node in nodes.items() if node.kind != "idle" or edges.comes_after(name, START)
@@ -477,7 +477,7 @@ def _tell_unknown(configuration: Configuration, known: list[str], problems: Prob
     have = {*given, *plan.output_keys()}
     for name, variables in plan.wanted().items():
         for variable in variables:
-            if not _given(variable, given):
+            if not _sources_given(variable, given):
                 instead = _instead(variable, name, plan, known)
                 problems.add(
                     (*configuration.nodes_at, name, "prompt"),
@@ -507,14 +507,16 @@ def _check_sources(configuration: Configuration, have: set[str], problems: Probl
                     f"neither the data nor a node has {getattr(call, key)!r}: {did_you_mean(getattr(call, key), have)}",
                 )
     output = configuration.output
-    unset = [name for name, source in (output.fields or {}).items() if source and not _given(source, have)]
+    unset = [
+        name for name, source in (output.fields or {}).items() if source and not _sources_given(source, have)
+    ]
     for processor in configuration.processors:
         for place, name in processor.wants:
             if (name in unset or output.is_whole_state) and name not in have:
                 problems.add(
                     place,
                     f"unit_metrics_results field {name!r} not found: {did_you_mean(name, have)};"
-                    f" available: {', '.join(_judged(configuration)) or 'none'}"
+                    f" available: {', '.join(_unit_metric_fields(configuration)) or 'none'}"
                     " (add it to a node's output_keys)",
                 )
     for name in unset:
@@ -526,11 +528,11 @@ def _check_sources(configuration: Configuration, have: set[str], problems: Probl
         )
 
 
-def _given(source: str, have: set[str]) -> bool:
+def _sources_given(source: str, have: set[str]) -> bool:
     return source in have or paths.parse(source).steps[0] in have
 
 
-def _judged(configuration: Configuration) -> list[str]:
+def _unit_metric_fields(configuration: Configuration) -> list[str]:
     """The fields that its unit-metrics nodes set."""
     nodes = configuration.plan.nodes.values()
     judging = [node for node in nodes if isinstance(getattr(node, "call", None), UnitMetrics)]
@@ -550,7 +552,7 @@ def read_subgraph(name: str, building: Building, changes: Mapping[str, Any]) -> 
     )  # which may be at the top level of the file
     for node, keys in changes.items():
         if isinstance(nodes, dict) and isinstance(nodes.get(node), dict) and isinstance(keys, Mapping):
-            nodes[node] = _changed(nodes[node], dict(keys))
+            nodes[node] = _with_overrides(nodes[node], dict(keys))
     if isinstance(value, dict):  # a part of a graph: its data, output and reports are those of the whole
         value = {"graph_config": value["graph_config"]} if "graph_config" in value else value
     return _read(document.holding(value), replace(building, place=place))
@@ -566,23 +568,23 @@ def _subgraph_place(name: str, folder: Path) -> TaskPlace:
         raise ConfigError([str(error)]) from None
 
 
-def _changed(node: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+def _with_overrides(node: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
     """A node with some keys replaced; mappings are merged, and placeholders of the prompt renamed."""
     renamed = keys.pop("prompt_placeholder_map", None)
     out = dict(node)
     for key, value in keys.items():
         both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
-        out[key] = _changed(out[key], dict(value)) if both else value
+        out[key] = _with_overrides(out[key], dict(value)) if both else value
     if isinstance(renamed, Mapping):
-        out["prompt"] = _renamed(out.get("prompt"), renamed)
+        out["prompt"] = _rename_placeholders(out.get("prompt"), renamed)
     return out
 
 
-def _renamed(value: Any, names: Mapping[str, Any]) -> Any:
+def _rename_placeholders(value: Any, names: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
         for old, new in names.items():
             value = value.replace("{" + str(old) + "}", "{" + str(new) + "}")
         return value
     if isinstance(value, Mapping):
-        return {key: _renamed(item, names) for key, item in value.items()}
-    return [_renamed(item, names) for item in value] if isinstance(value, list) else value
+        return {key: _rename_placeholders(item, names) for key, item in value.items()}
+    return [_rename_placeholders(item, names) for item in value] if isinstance(value, list) else value

@@ -35,9 +35,9 @@ class Layout:
         self._order = {name: number for number, name in enumerate(names)}
         self._ways = ways
         self._last = names[-1]
-        self.layers = self._layered()
-        self._rows = self._arranged()
-        self._left = self._placed()
+        self.layers = self._layers()
+        self._rows = self._order_layers()
+        self._left = self._left_ends()
         self._back = [way for way in self._ways if self.goes_back(*way)]
         self.inner = max(self._left[spot] + self._width(spot) for row in self._rows for spot in row)
         self.width = self.inner + EDGE + (LANE * len(self._back) if self._back else 0)
@@ -71,7 +71,7 @@ class Layout:
         below, above = y1 + HEIGHT + 12 + 16 * beside, y2 - 14 - 4 * (number % 4)
         return [(out, y1 + HEIGHT), (out, below), (margin, below), (margin, above), (into, above), (into, y2)]
 
-    def _layered(self) -> dict[str, int]:
+    def _layers(self) -> dict[str, int]:
         """The layer of each node: its distance from the start by the longest path without backward edges."""
         layer = dict.fromkeys(self._order, 0)
         down = [
@@ -86,7 +86,7 @@ class Layout:
         layer[self._last] = others + 1
         return layer
 
-    def _arranged(self) -> list[list[Spot]]:
+    def _order_layers(self) -> list[list[Spot]]:
         """The spots of each layer from left to right, near to what they are connected with."""
         rows: list[list[Spot]] = [[] for _ in range(max(self.layers.values()) + 1)]
         for name, layer in self.layers.items():
@@ -109,7 +109,7 @@ class Layout:
                 _sort(row, rows, neighbours)
         return rows
 
-    def _placed(self) -> dict[Spot, int]:
+    def _left_ends(self) -> dict[Spot, int]:
         """The left end of each spot: layers are centred."""
         widths = [sum(map(self._width, row)) + ACROSS * (len(row) - 1) for row in self._rows]
         left: dict[Spot, int] = {}
@@ -219,7 +219,7 @@ def svg(plan: GraphPlan) -> str:
         points = layout.way_back(*way) if back else layout.way(*way)
         parts.append(_arrow(_corners(points) if back else _curves(points), bool(text)))
         if text:
-            labels.append(_label(_near(*points) if len(points) == 2 else _between(*points[1:3]), text))
+            labels.append(_label(_near(*points) if len(points) == 2 else _space_between(*points[1:3]), text))
     parts += [_box(name, plan, *layout.box(name)) for name in [START, *plan.nodes, END]]
     return "\n".join([*parts, *labels, "</svg>"]) + "\n"
 
@@ -237,7 +237,7 @@ def _corners(points: list[Point]) -> str:
     return "M" + "L".join(f"{x} {y}" for x, y in points)
 
 
-def _between(one: Point, other: Point) -> Point:
+def _space_between(one: Point, other: Point) -> Point:
     return (one[0] + other[0]) // 2, (one[1] + other[1]) // 2
 
 

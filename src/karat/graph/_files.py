@@ -88,14 +88,14 @@ class _SinkFile:
         self.error: str | None = None
         self._open = ExitStack()
         self._file: Any = None
-        self._guarded(lambda: self._begin(sink))
+        self._with_guard(lambda: self._begin(sink))
 
     def _begin(self, sink: Sink) -> None:
         self._file = self._open.enter_context(record_file(sink.path, sink.format, stored=True))
 
     def add(self, record: object) -> None:
         if self.error is None:
-            self._guarded(lambda: self._file.add(record))
+            self._with_guard(lambda: self._file.add(record))
 
     def __enter__(self) -> _SinkFile:
         return self
@@ -104,9 +104,9 @@ class _SinkFile:
         if error is not None:
             self._drop(error)
         elif self.error is None:
-            self._guarded(self._open.close)
+            self._with_guard(self._open.close)
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def _with_guard(self, work: Callable[[], object]) -> None:
         try:
             work()
         except Exception as error:
@@ -320,7 +320,7 @@ class _Report:
         self._add: Callable[[list[Any]], None] = self._add_each
 
     def begin(self) -> None:
-        self._guarded(self._begin)
+        self._with_guard(self._begin)
 
     def _begin(self) -> None:
         self._made = self.processor.make()
@@ -350,7 +350,7 @@ class _Report:
             self.error = f"{type(error).__name__}: {error}"
 
     def end(self) -> list[Any]:
-        given = self._guarded(lambda: as_report(self._made.finish(), self.processor.name))
+        given = self._with_guard(lambda: as_report(self._made.finish(), self.processor.name))
         return self._broken() if given is None else given
 
     def kept(self, records: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -360,7 +360,7 @@ class _Report:
             return list(records)
         out: list[dict[str, Any]] = []
         for record in records:
-            if self._guarded(lambda record=record: keep(record)):
+            if self._with_guard(lambda record=record: keep(record)):
                 out.append(record)
             else:
                 self.metadata["skipped_records"] += 1
@@ -368,7 +368,7 @@ class _Report:
 
     def encoded(self, result: list[Any]) -> tuple[bytes, list[Any]]:
         """The report as it is written. A report that JSON cannot represent is an error."""
-        data = self._guarded(lambda: encode(result))
+        data = self._with_guard(lambda: encode(result))
         if data is None:
             result = self._broken()
             data = encode(result)
@@ -376,13 +376,13 @@ class _Report:
 
     def whole(self, data: list[Any]) -> list[Any]:
         """Return the report on a list of records."""
-        made = self._guarded(self.processor.make)
+        made = self._with_guard(self.processor.make)
         if self.error is not None:
             return self._broken()
-        given = self._guarded(lambda: as_report(self._processed(made, data), self.processor.name))
+        given = self._with_guard(lambda: as_report(self._process(made, data), self.processor.name))
         return self._broken() if given is None else given
 
-    def _processed(self, made: Any, data: list[Any]) -> Any:
+    def _process(self, made: Any, data: list[Any]) -> Any:
         if callable(getattr(made, "process", None)):
             return self.processor.process(made, data, self.metadata)
         made.start(self.metadata)
@@ -390,7 +390,7 @@ class _Report:
             made.add(record)
         return made.finish()
 
-    def _guarded(self, work: Any) -> Any:
+    def _with_guard(self, work: Any) -> Any:
         if self.error is not None:
             return None
         try:

@@ -53,9 +53,9 @@ class TaskPlace:
         if colon:
             inside = self.folder / file
             return self.modules.load(f"{inside if inside.is_file() else file}:{member}")
-        return self._beside(name) or self.modules.load(name)
+        return self._object_in_folder(name) or self.modules.load(name)
 
-    def _beside(self, name: str) -> Any:
+    def _object_in_folder(self, name: str) -> Any:
         """An object in a file of the task's folder, with a path relative to the folder or ending in it."""
         parts = name.split(".")
         if not all(part.isidentifier() for part in parts):

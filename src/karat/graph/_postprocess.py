@@ -173,7 +173,7 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
             section.problem("is given in params too: remove one of them", "filter")
         filtered = section.section("params")
         params = {key: value for key, value in params.items() if key != "filter"}
-    params = _accepted(part, params, ("use_previous_output",))
+    params = _accepted_parameters(part, params, ("use_previous_output",))
     if not section.section("params").fits(part, params, name):
         return None
     try:
@@ -207,7 +207,7 @@ def _lacking(part: type) -> str:
     return "" if has("finish") else "finish"
 
 
-def _accepted(part: Any, params: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
+def _accepted_parameters(part: Any, params: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
     """The parameters without those of the language that the processor does not ask for."""
     import inspect
 
@@ -294,7 +294,7 @@ class SemanticDedupPostProcessor(GraphPostProcessor):
         """The records that are kept, in their order."""
         texts = {at: text for at, record in enumerate(data) if (text := self._text(record)).strip()}
         order = list(texts) if self.keep == "first" else list(reversed(texts))
-        dropped = self._dropped(order, self._vectors([texts[at] for at in order])) if order else {}
+        dropped = self._dropped_records(order, self._vectors([texts[at] for at in order])) if order else {}
         if (metadata or {}).get("output_file"):
             self._write_report(
                 Path(str((metadata or {})["output_file"])), data, dropped, len(data) - len(texts)
@@ -316,7 +316,7 @@ class SemanticDedupPostProcessor(GraphPostProcessor):
         vectors /= numpy.maximum(numpy.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
 
-    def _dropped(self, order: list[int], vectors: NDArray[Any]) -> dict[int, tuple[int, float]]:
+    def _dropped_records(self, order: list[int], vectors: NDArray[Any]) -> dict[int, tuple[int, float]]:
         """Records that are left out, each with the one kept in its place and how similar they are."""
         import numpy
 

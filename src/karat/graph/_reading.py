@@ -21,13 +21,13 @@ class Problems:
 
     def add(self, place: Place, sentence: str) -> None:
         """Add a problem at a place."""
-        self._found[self._told(place, sentence)] = sentence
+        self._found[self._with_note(place, sentence)] = sentence
 
     def note(self, place: Place, sentence: str) -> None:
         """Add a note: not an error, but something the user should know."""
-        self._notes[self._told(place, sentence)] = None
+        self._notes[self._with_note(place, sentence)] = None
 
-    def _told(self, place: Place, sentence: str) -> tuple[int, str]:
+    def _with_note(self, place: Place, sentence: str) -> tuple[int, str]:
         where = written(place)
         return self.document.line(place), f"{where}: {sentence}" if where else sentence
 
@@ -43,7 +43,7 @@ class Problems:
         """All problems in file order; a module that cannot be imported is one, however often it is named."""
         lines: dict[str, list[int]] = {}
         texts: dict[str, str] = {}
-        for line, text in sorted(self._found, key=lambda found: (found[0], _numbered(found[1]))):
+        for line, text in sorted(self._found, key=lambda found: (found[0], _sort_key(found[1]))):
             sentence = self._found[line, text]
             once = sentence if sentence.startswith("importing ") else f"{line} {text}"
             texts.setdefault(once, text)
@@ -63,7 +63,7 @@ class Problems:
             raise ConfigError(self.sentences(), str(self.document.path))
 
 
-def _numbered(text: str) -> list[str | int]:
+def _sort_key(text: str) -> list[str | int]:
     """A text as it is sorted: line 9 of another file comes before its line 10."""
     return [int(part) if at % 2 else part for at, part in enumerate(re.split(r"(\d+)", text))]
 

@@ -96,7 +96,7 @@ def _lines(texts: Iterable[str]) -> list[str]:
     return [f"- {text}" for text in texts]
 
 
-def _listed(texts: Iterable[str]) -> str:
+def _list_texts(texts: Iterable[str]) -> str:
     return "\n".join(_lines(texts))
 
 
@@ -138,7 +138,7 @@ def _pooled(weights: Mapping[str, float]) -> Callable[[Fields], Sequence[float]]
     return lambda fields: [weight for name, weight in weights.items() for _ in range(fields[name])]
 
 
-def _covered(points: Sequence[str], memories: Sequence[str], matcher: Matcher) -> list[ItemVerdict]:
+def _coverage(points: Sequence[str], memories: Sequence[str], matcher: Matcher) -> list[ItemVerdict]:
     out = []
     for number, point in enumerate(points, 1):
         place = matcher.covered_by(point, memories)
@@ -177,7 +177,7 @@ class RecallDimension(Dimension):
         return self.same(record, "missing", "the session added no memory")
 
     def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
-        return _covered(self.items(record), [each["text"] for each in written(record)], matcher)
+        return _coverage(self.items(record), [each["text"] for each in written(record)], matcher)
 
     def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
         points, updates = len(self.items(record)), len(_points(record, "update"))
@@ -321,7 +321,7 @@ class Update(Dimension):
     def items(self, record: Record) -> list[str]:
         return [
             point["memory_content"]
-            + (f" (instead of: {'; '.join(before)})" if (before := _before(point)) else "")
+            + (f" (instead of: {'; '.join(before)})" if (before := _earlier_statement(point)) else "")
             for point in _points(record, "update")
         ]
 
@@ -336,7 +336,7 @@ class Update(Dimension):
     def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
         stored, out = active(record), []
         for number, point in enumerate(_points(record, "update"), 1):
-            before = _before(point)
+            before = _earlier_statement(point)
             new = matcher.covered_by(point["memory_content"], stored, before) is not None
             old = any(
                 matcher.covered_by(each, stored, [point["memory_content"]]) is not None for each in before
@@ -373,7 +373,7 @@ def _version_label(new: bool, old: bool) -> str:
     return ("both" if old else "updated") if new else ("outdated" if old else "neither")
 
 
-def _before(point: Record) -> list[str]:
+def _earlier_statement(point: Record) -> list[str]:
     return [text for text in point.get("original_memories") or () if text.strip()]
 
 
@@ -420,7 +420,7 @@ class Interference(Dimension):
     def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
         return [
             ItemVerdict(each.id, "memorized" if each.label == "covered" else "rejected", each.reasoning)
-            for each in _covered(self.items(record), active(record), matcher)
+            for each in _coverage(self.items(record), active(record), matcher)
         ]
 
     def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
@@ -466,11 +466,11 @@ class AnswerQuality(Dimension):
     def parts(self, record: Record) -> Parts:
         out: Parts = {"question": record["retrieval"]["query"]}
         if record.get("choices"):
-            out["choices"] = _listed(record["choices"])
+            out["choices"] = _list_texts(record["choices"])
         if record.get("answerable", True):
-            out["gold"] = _listed(gold_answers(record))
+            out["gold"] = _list_texts(gold_answers(record))
             if record.get("rubric"):
-                out["rubric"] = _listed(record["rubric"])
+                out["rubric"] = _list_texts(record["rubric"])
         return out
 
     def settled(self, record: Record) -> list[ItemVerdict] | None:
@@ -536,7 +536,7 @@ class EvidenceCoverage(Dimension):
         return self.same(record, "missing", "the answer cites no memory")
 
     def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
-        return _covered(self.items(record), record["cited_memories"], matcher)
+        return _coverage(self.items(record), record["cited_memories"], matcher)
 
     def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
         covered = sum(verdict.label == "covered" for verdict in verdicts)

@@ -147,7 +147,7 @@ def choose_model(model: object = None) -> ModelChoice:
     )
 
 
-def _listed(made: karat.Run | karat.Evaluation) -> str:
+def _show_failed(made: karat.Run | karat.Evaluation) -> str:
     """Return the command that shows the failed items of a run or an evaluation."""
     records = "run.outputs()" if isinstance(made, karat.Run) else "evaluation.results()"
     return f"{wording(made.store.command('show', made.id, '--failed'), records)} lists them"
@@ -205,14 +205,14 @@ class MemoryEvaluation:
             out.append(
                 f"{missing['sessions']} of {missing['of_sessions']} sessions and {missing['questions']} of"
                 f" {missing['of_questions']} questions failed{self._first_failure}:"
-                f" {_listed(self.run)}, {option('retry_failed', True)} tries them again"
+                f" {_show_failed(self.run)}, {option('retry_failed', True)} tries them again"
             )
         if self.judge_errors > self.max_judge_errors:
             counts = self.metrics["judgments"]
             out.append(
                 f"{counts['failed']} of {counts['ok'] + counts['failed']} judgments failed"
                 f" ({self.judge_errors:.1%}, more than {option('max_judge_errors')} {self.max_judge_errors:g}):"
-                f" {_listed(self.evaluation)}"
+                f" {_show_failed(self.evaluation)}"
             )
         return out
 
@@ -331,7 +331,8 @@ def evaluate(
     if eval_only:
         stage = _from_files(folder, _name_of(baseline), opened, common)
         stage.notices += [
-            f"{option(name)} is not needed with {option('eval_only', True)}" for name in _unused(model, top_k)
+            f"{option(name)} is not needed with {option('eval_only', True)}"
+            for name in _unused_notice(model, top_k)
         ]
     else:
         if dataset is None or baseline is None:
@@ -426,7 +427,7 @@ def _name_of(baseline: System | None) -> str | None:
     return None
 
 
-def _unused(model: Any, top_k: int) -> list[str]:
+def _unused_notice(model: Any, top_k: int) -> list[str]:
     return [name for name, given in (("model", model is not None), ("top_k", top_k != 5)) if given]
 
 
@@ -952,7 +953,7 @@ def _metrics(
     }
     out["abstention"] = {
         **_numbers(
-            _named(
+            _estimates_named(
                 estimates,
                 "answer",
                 ("accuracy_answerable", "correct_refusal_rate", "false_refusal_rate"),
@@ -961,12 +962,12 @@ def _metrics(
         "num_unanswerable": (tables.get(("answer", "counts")) or {}).get("unanswerable", 0),
     }
     out["use_of_evidence"] = _numbers(
-        _named(estimates, "answer", ("retrieved_but_not_used", "answered_without_evidence"))
+        _estimates_named(estimates, "answer", ("retrieved_but_not_used", "answered_without_evidence"))
     )
     counts = tables.get((CONTEXT, "counts")) or {}
     retrieval = {
-        **_named(estimates, RETRIEVAL, ("recall_at_k", "mrr", "ndcg")),
-        **_named(estimates, CONTEXT, ("context_tokens", "answer_tokens", "share_of_store")),
+        **_estimates_named(estimates, RETRIEVAL, ("recall_at_k", "mrr", "ndcg")),
+        **_estimates_named(estimates, CONTEXT, ("context_tokens", "answer_tokens", "share_of_store")),
     }
     correct = out["question_answering"]
     tokens = retrieval["context_tokens"]
@@ -1019,7 +1020,7 @@ def _value(estimates: Any, evaluator: str, name: str) -> float | None:
     return None if found is None else found.value
 
 
-def _named(estimates: Any, evaluator: str, names: Sequence[str]) -> dict[str, Any]:
+def _estimates_named(estimates: Any, evaluator: str, names: Sequence[str]) -> dict[str, Any]:
     return {name: _value(estimates, evaluator, name) for name in names}
 
 

@@ -155,7 +155,7 @@ def check_folder(
     before = manifest.get("identity")
     if before != identity:
         known = before if isinstance(before, dict) else {}
-        changed = list(_changed(known, identity))
+        changed = list(_differences(known, identity))
         if known.get("baseline") != identity["baseline"]:  # its parameters and its code differ too
             changed = [("baseline", known.get("baseline"), identity["baseline"])]
         about = manifest.get("dataset") or {}
@@ -174,12 +174,12 @@ def check_folder(
     return manifest
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """The names and values of what differs, inside of objects as well."""
     for name, value in new.items():
         before = old.get(name)
         if isinstance(before, dict) and isinstance(value, dict):
-            yield from _changed({**dict.fromkeys(value), **before}, {**dict.fromkeys(before), **value})
+            yield from _differences({**dict.fromkeys(value), **before}, {**dict.fromkeys(before), **value})
         elif before != value:
             yield name, before, value
 

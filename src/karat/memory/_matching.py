@@ -106,11 +106,11 @@ class _Point:
             and all(any(time.same(other) for other in passage.times) for time in self.facts.times)
             and (not self.list & passage.words or 2 * len(self.list - passage.words) < len(self.list))
             and not self.facts.contradicts(passage)
-            and self._says_so(passage)
+            and self._states_fact(passage)
             and all(_nearer(self.facts.words, old, passage.words) for old in self.against)
         )
 
-    def _says_so(self, passage: Facts) -> bool:
+    def _states_fact(self, passage: Facts) -> bool:
         """Whether a passage states something, of the same people, that has happened."""
         if passage.asks:
             return False
@@ -444,12 +444,12 @@ def judge_answer(
             right = [
                 each
                 for each in gold
-                if each.strip() and _compared(guess, each, choices, matcher).label == "Correct"
+                if each.strip() and _compare_answer(guess, each, choices, matcher).label == "Correct"
             ]
             if right:
                 return AnswerVerdict("Correct", "the answer expresses a doubt and gives the gold answer")
         return AnswerVerdict("Omission", "the answer says that it does not know")
-    verdicts = [_compared(answer, each, choices, matcher) for each in gold if each.strip()]
+    verdicts = [_compare_answer(answer, each, choices, matcher) for each in gold if each.strip()]
     if not verdicts:
         return AnswerVerdict("Omission", "there is no gold answer to compare with")
     order = ("Correct", "Omission", "Hallucination")
@@ -462,7 +462,7 @@ def judge_answer(
 _YES_NO = re.compile(r"\W*(yes|yeah|no|nope)\b(?:\W+|$)", re.IGNORECASE)
 
 
-def _compared(answer: str, gold: str, choices: Sequence[str], matcher: Matcher) -> AnswerVerdict:
+def _compare_answer(answer: str, gold: str, choices: Sequence[str], matcher: Matcher) -> AnswerVerdict:
     if choices:
         return _chosen(answer, gold, choices)
     decided = _yes_or_no(answer, gold)
@@ -506,7 +506,7 @@ def _compared(answer: str, gold: str, choices: Sequence[str], matcher: Matcher) 
             )
     scored = _f1.evaluate(outputs=answer, reference_outputs=gold)
     numbers_agree = wanted.numbers <= found.numbers
-    needed, words = _needed(gold, answer), content_words(answer)
+    needed, words = _required_words(gold, answer), content_words(answer)
     if wanted.numbers and numbers_agree:  # 1200 may be said in words
         needed = _without_numbers(needed) or needed
     recall = matcher.recall(needed, gold, answer)
@@ -525,7 +525,7 @@ def _compared(answer: str, gold: str, choices: Sequence[str], matcher: Matcher) 
 _PRONOUN = re.compile(r"\b(?:I|we|he|she|they)\b", re.IGNORECASE)
 
 
-def _needed(gold: str, answer: str) -> frozenset[str]:
+def _required_words(gold: str, answer: str) -> frozenset[str]:
     """The words that an answer has to contain: without the name of whom it calls `she`, and `stopped` if it negates."""
     words = content_words(gold)
     if facts_of(gold).negated and facts_of(answer).negated and words - ENDED_FORMS:

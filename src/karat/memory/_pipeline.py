@@ -464,7 +464,7 @@ class _Drive:
             "sample_id": self.sample.sample_id,
             "sample_uuid": self.sample.uuid,
             "session_id": session.session_id,
-            "memory_snapshot": [self._stored(each) for each in stored] if keep else [],
+            "memory_snapshot": [self._memory_record(each) for each in stored] if keep else [],
             "memory_delta": delta,
             "gold_state": gold_state(session, points),
             "dialogue": [
@@ -482,7 +482,7 @@ class _Drive:
         assert self.system is not None
         return checked_snapshot(self._call("snapshot"), self.baseline)
 
-    def _stored(self, memory: StoredMemory) -> dict[str, Any]:
+    def _memory_record(self, memory: StoredMemory) -> dict[str, Any]:
         out = {
             "memory_id": memory.memory_id,
             "text": memory.text,
@@ -598,7 +598,7 @@ class _Drive:
             "retrieval": {
                 "query": query,
                 "top_k": top_k,
-                "items": [_retrieved(rank, item) for rank, item in enumerate(items)],
+                "items": [_retrieved_record(rank, item) for rank, item in enumerate(items)],
                 "raw_trace": {**checked_trace(found.trace), "baseline": self.baseline},
             },
             "generated_answer": answer.text,
@@ -699,7 +699,7 @@ def point_record(point: MemoryPoint) -> dict[str, Any]:
     }
 
 
-def _retrieved(rank: int, item: RetrievedMemory) -> dict[str, Any]:
+def _retrieved_record(rank: int, item: RetrievedMemory) -> dict[str, Any]:
     out = {
         "rank": rank,
         "memory_id": item.memory_id,

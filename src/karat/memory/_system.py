@@ -368,14 +368,14 @@ def as_sample(example: Example) -> Sample:
     return Sample(
         sample_id=example.id,
         uuid=example.metadata["uuid"],
-        sessions=tuple(_joined(Session, given["sessions"], gold["sessions"])),
-        questions=tuple(_joined(Question, given["questions"], gold["questions"])),
+        sessions=tuple(_join_by_id(Session, given["sessions"], gold["sessions"])),
+        questions=tuple(_join_by_id(Question, given["questions"], gold["questions"])),
         modality=example.metadata.get("modality", "text"),
         notes=tuple(example.metadata.get("notes", ())),
     )
 
 
-def _joined(kind: Any, given: list[dict[str, Any]], gold: list[dict[str, Any]]) -> Iterator[Any]:
+def _join_by_id(kind: Any, given: list[dict[str, Any]], gold: list[dict[str, Any]]) -> Iterator[Any]:
     for one, other in zip(given, gold, strict=True):
         yield msgspec.convert({**one, **other}, prepared(kind))
 

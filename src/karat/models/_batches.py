@@ -301,7 +301,7 @@ class Batches:
         for intent in dict.fromkeys(known.values()):
             self._follow(intent, [each for each in requests if known.get(each.custom_id) == intent])
         new = [each for each in requests if each.custom_id not in known]
-        allowed = [each for each in new if await self._permitted(each)]
+        allowed = [each for each in new if await self._permitted_requests(each)]
         if allowed and place in self._announced:
             _log.warning("%d follow-up requests go into another batch", len(allowed))
         for part in _parts(
@@ -315,7 +315,7 @@ class Batches:
             await self._create(intent_row, part)
             self._follow(intent_row.id, part)
 
-    async def _permitted(self, waiting: _Waiting) -> bool:
+    async def _permitted_requests(self, waiting: _Waiting) -> bool:
         try:
             await _check_permission([waiting])
         except Exception as error:
@@ -387,7 +387,7 @@ class Batches:
                     self._members.pop(intent_id)
                     self._collect_again()
                     return
-                state = await self._polled(client, batch)
+                state = await self._poll(client, batch)
                 client.sent = {each: self._waiting[each][0].body for each in self._members[intent_id]}
                 guessed = not intent.batch and not client.identified
                 try:
@@ -432,7 +432,7 @@ class Batches:
         for attempt in range(DOWNLOADS):
             if attempt:
                 await self._service.clock.sleep(FIRST_POLL)
-            results = await self._patiently(client.results, batch, state)
+            results = await self._with_retries(client.results, batch, state)
             foreign = unreadable = 0
             for custom_id, outcome in results:
                 if not custom_id:
@@ -476,7 +476,7 @@ class Batches:
             return batch in foreign or self._log.known(batch)
 
         while True:
-            found = str(await self._patiently(client.find, intent, known))
+            found = str(await self._with_retries(client.find, intent, known))
             if found:
                 if client.identified:  # otherwise its results tell whether it is the one
                     self._log.submitted(intent.id, found)
@@ -496,17 +496,17 @@ class Batches:
             intent = now
             await self._service.clock.sleep(min(ARRIVAL, FIRST_POLL))
 
-    async def _polled(self, client: _Client, batch: str) -> dict[str, Any]:
+    async def _poll(self, client: _Client, batch: str) -> dict[str, Any]:
         """The state of a batch when it has ended."""
         wait = FIRST_POLL
         while True:
-            state: dict[str, Any] = await self._patiently(client.state, batch)
+            state: dict[str, Any] = await self._with_retries(client.state, batch)
             if client.ended(state):
                 return state
             await self._service.clock.sleep(wait)
             wait = min(LONGEST_POLL, wait * 1.5)
 
-    async def _patiently(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    async def _with_retries(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Return the result of `ask`, repeated after failures; raise BatchOpen after too many."""
         wait = FIRST_POLL
         for _ in range(UNREACHABLE):
@@ -746,7 +746,7 @@ class _Client:
             raise BrokenBody(f"{self.spec}: the response about a batch is not an object")
         return raw
 
-    async def _listed(self, path: str, after: str, since: float) -> list[dict[str, Any]]:
+    async def _list_batches(self, path: str, after: str, since: float) -> list[dict[str, Any]]:
         """The batches in the provider's list, newest first, at least those created after a time."""
         batches: list[dict[str, Any]] = []
         query = "limit=100"
@@ -757,7 +757,7 @@ class _Client:
                 raise BrokenBody(f"{self.spec}: the list of batches has no data")
             rows = [row for row in data if isinstance(row, dict) and isinstance(row.get("id"), str)]
             batches += rows
-            if not page.get("has_more") or not rows or _created(rows[-1]) < since:
+            if not page.get("has_more") or not rows or _created_at(rows[-1]) < since:
                 return batches
             query = f"limit=100&{after}={quote(rows[-1]['id'], safe='')}"
         raise BatchOpen(f"{self.spec}: the list of batches has no end: repeat the command later")
@@ -793,7 +793,7 @@ CREATION_TRIES = 5
 _ID = re.compile(r"[\w.-]{1,200}")
 
 
-def _created(batch: dict[str, Any]) -> float:
+def _created_at(batch: dict[str, Any]) -> float:
     """When a batch was created, in seconds; the distant past if the provider does not say."""
     created = batch.get("created_at")
     try:
@@ -844,7 +844,7 @@ class _OpenAI(_Client):
         )
 
     async def find(self, intent: _Intent, known: Callable[[str], bool]) -> str:
-        for batch in await self._listed("/batches", "after", intent.created - CLOCK_ERROR):
+        for batch in await self._list_batches("/batches", "after", intent.created - CLOCK_ERROR):
             metadata = batch.get("metadata")
             if isinstance(metadata, dict) and metadata.get("karat_intent") == intent.id:
                 return str(batch["id"])
@@ -903,11 +903,11 @@ class _Anthropic(_Client):
         """The only unrecorded batch with as many requests since the intent: message batches have no metadata."""
         since = intent.created - CLOCK_ERROR
         found = []
-        for batch in await self._listed("/messages/batches", "after_id", since):
+        for batch in await self._list_batches("/messages/batches", "after_id", since):
             counts = batch.get("request_counts")
             numbers = counts.values() if isinstance(counts, dict) else ()
             fits = sum(number for number in numbers if isinstance(number, int)) == intent.requests
-            if fits and _created(batch) >= since and not known(str(batch["id"])):
+            if fits and _created_at(batch) >= since and not known(str(batch["id"])):
                 found.append(str(batch["id"]))
         if len(found) > 1:
             raise BatchOpen(

@@ -393,13 +393,13 @@ class ReplyCache:
             if items:
                 stored = self._commit(writer, [row for row, _, _ in items])
                 with contextlib.suppress(RuntimeError):  # the loop has ended, so there is no waiter
-                    self._loop.call_soon_threadsafe(self._written, items, stored)
+                    self._loop.call_soon_threadsafe(self._drop_committed, items, stored)
             for item in group:
                 if isinstance(item, threading.Event):
                     item.set()
         writer.close()
 
-    def _written(self, items: list[Uncommitted], stored: bool) -> None:
+    def _drop_committed(self, items: list[Uncommitted], stored: bool) -> None:
         """Drop committed rows from the journal; rows that cannot be committed stay there for the next process."""
         self._end_reading()
         for row, committed, journal in items:
@@ -459,7 +459,7 @@ def _in_powers_of_two(rows: list[Row]) -> Iterator[list[Row]]:
         start += size
 
 
-def _flushed() -> Path:
+def _flush() -> Path:
     """The path of the cache, after everything that this process and dead ones have to write is committed."""
     for cache in list(_open):
         cache.flush()
@@ -472,7 +472,7 @@ def _flushed() -> Path:
 
 def cache_stats() -> dict[str, Any]:
     """The size of the cache: `{path, entries, bytes, oldest, models: {name: entries}}`."""
-    path = _flushed()
+    path = _flush()
     if not path.exists():
         return {"path": str(path), "entries": 0, "bytes": 0, "oldest": None, "models": {}}
     connection = connect(path)
@@ -493,7 +493,7 @@ def cache_stats() -> dict[str, Any]:
 
 def cache_clear(model: str | None = None, older_than: float | None = None) -> int:
     """Delete cached replies and return their number: all, those of a model, or those older than some seconds."""
-    path = _flushed()
+    path = _flush()
     if not path.exists():
         return 0
     connection = connect(path)

@@ -206,8 +206,8 @@ def resolve(spec: str | None = None, *, role: Literal["task", "judge"] = "task")
     refuse_nul(spec)
     definitions = _definitions()
     if spec in definitions:
-        return _defined(spec, definitions[spec], definitions)
-    return _written(spec, definitions)
+        return _define(spec, definitions[spec], definitions)
+    return _write_out(spec, definitions)
 
 
 def default_spec(role: Literal["task", "judge"] = "task") -> str:
@@ -260,7 +260,7 @@ def _read(_absolute: Path, path: Path, _modified: int, _size: int) -> dict[str, 
     return dict(read_models_file(path))
 
 
-def _written(spec: str, definitions: dict[str, Any]) -> Endpoint:
+def _write_out(spec: str, definitions: dict[str, Any]) -> Endpoint:
     name, at, url = spec.partition("@http")
     if at:
         check_url("http" + url, spec)
@@ -365,7 +365,7 @@ def with_api(endpoint: Endpoint, api: str) -> Endpoint:
     return msgspec.structs.replace(endpoint, api=api)
 
 
-def _defined(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
+def _define(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
     if isinstance(entry, SygraEntry):
         fields = entry.fields()
         model, base_url = fields.pop("model"), fields.pop("base_url", "")
@@ -398,7 +398,7 @@ def _defined(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
         raise RequestError(
             f"{models_file()}: {name}.model is {entry.model!r}, another name; write PROVIDER/NAME"
         )
-    base = _written(entry.model, {})
+    base = _write_out(entry.model, {})
     if base.base_url and "@http" in entry.model:
         return _endpoint(name, base.provider, base.model, base.base_url, **given)
     return _endpoint(name, base.provider, base.model, **given)

@@ -269,12 +269,12 @@ async def read_answers(context: RequestContext, asked: ProviderReply) -> Provide
     if form is None:
         return asked
     if all(form.is_quick(choice.text) for choice in asked.choices):
-        return _checked(context, asked)
+        return _check_reply(context, asked)
     loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
     def work() -> None:
         try:
-            value: Any = _checked(context, asked)
+            value: Any = _check_reply(context, asked)
         except BaseException as error:
             value = error
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -293,7 +293,7 @@ def _deliver(future: asyncio.Future[Any], value: Any) -> None:
         future.set_result(value)
 
 
-def _checked(context: RequestContext, asked: ProviderReply) -> ProviderReply:
+def _check_reply(context: RequestContext, asked: ProviderReply) -> ProviderReply:
     form = context.form
     assert form is not None
     provider, held = provider_of(context.endpoint), context.native_schema

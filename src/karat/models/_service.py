@@ -152,7 +152,7 @@ class Service:
             asked, attempts = await self._ask(context)
             await self._store_reply(context, key, asked)
             return reply_of(context, asked, attempts)
-        return await self._shared(context, key)
+        return await self._share_answer(context, key)
 
     async def _cached_reply(self, context: RequestContext, key: bytes) -> ProviderReply | None:
         """The answer kept under a key, unless it does not fit any more (a pydantic model may have changed)."""
@@ -165,7 +165,7 @@ class Service:
         except KaratError:
             return None
 
-    async def _shared(self, context: RequestContext, key: bytes) -> Reply:
+    async def _share_answer(self, context: RequestContext, key: bytes) -> Reply:
         """Share one answer among examples: identical calls in flight are made once."""
         while (flight := self._flights.get(key)) is not None:
             try:
@@ -405,7 +405,7 @@ class Service:
                 timing.queue += time.perf_counter() - start
 
         return await with_retries(
-            functools.partial(self._once, target, body, read, reservation, refusals),
+            functools.partial(self._send_once, target, body, read, reservation, refusals),
             target.endpoint.retries,
             clock=self.clock,
             sleep=back_off,
@@ -413,7 +413,7 @@ class Service:
             attempts=attempts,
         )
 
-    async def _once(
+    async def _send_once(
         self,
         target: Target,
         body: bytes,
@@ -441,7 +441,7 @@ class Service:
             except BaseException as error:
                 _leave(target, permit, error)
                 raise
-            cost = _settled(target, permit, asked.tokens, headers, worst)
+            cost = _settle(target, permit, asked.tokens, headers, worst)
             return asked
         except ModelFailure as failure:
             price = target.endpoint.price
@@ -544,7 +544,7 @@ def _leave(target: Target, permit: Permit, error: BaseException) -> None:
         target.limiter.failed(permit)
 
 
-def _settled(target: Target, permit: Permit, used: Tokens | None, headers: Any, worst: float) -> float:
+def _settle(target: Target, permit: Permit, used: Tokens | None, headers: Any, worst: float) -> float:
     """Report the tokens of a request to the limiter and return its cost; `worst` if the tokens are unknown."""
     target.limiter.succeeded(permit, None if used is None else used.input + used.output)
     left = reset_wait(headers)

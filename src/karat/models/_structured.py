@@ -74,14 +74,14 @@ class OutputSchema:
         """
         value = read_json(text)
         if self._model is not None:
-            return self._modelled(value)
+            return self._validate_model(value)
         if coerce:
-            value = self._coerced(value)
+            value = self._coerce(value)
         from referencing.exceptions import Unresolvable
 
         try:
             for error in self._validator.iter_errors(value):
-                raise ValueError(f"{_where(error.absolute_path)}: {one_line(error.message, 300)}")
+                raise ValueError(f"{_place_of(error.absolute_path)}: {one_line(error.message, 300)}")
         except Undecided as error:
             raise ValueError(str(error)) from None
         except RecursionError:
@@ -92,7 +92,7 @@ class OutputSchema:
             ) from None
         return value
 
-    def _coerced(self, value: Any) -> Any:
+    def _coerce(self, value: Any) -> Any:
         better: list[tuple[list[Any], Any]] = []
         try:
             for error in islice(self._validator.iter_errors(value), MOST_ERRORS):
@@ -109,14 +109,14 @@ class OutputSchema:
             functools.reduce(operator.getitem, path[:-1], value)[path[-1]] = meant
         return value
 
-    def _modelled(self, value: Any) -> Any:
+    def _validate_model(self, value: Any) -> Any:
         from pydantic import ValidationError
 
         try:
             return self._model.model_validate(value)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            raise ValueError(f"{_where(first['loc'])}: {one_line(first['msg'], 300)}") from None
+            raise ValueError(f"{_place_of(first['loc'])}: {one_line(first['msg'], 300)}") from None
 
 
 _WORDS = {"true": True, "false": False}
@@ -153,7 +153,7 @@ class UncheckedSchema(OutputSchema):
         return text
 
 
-def _where(path: Iterable[Any]) -> str:
+def _place_of(path: Iterable[Any]) -> str:
     steps = (f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(steps).lstrip(".") or "the answer"
 
@@ -263,17 +263,17 @@ def wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:
         "additionalProperties": False,
         **{name: schema[name] for name in _OF_THE_ROOT if name in schema},
     }
-    moved: dict[str, Any] = _moved(wrapper)
+    moved: dict[str, Any] = _move_references(wrapper)
     return moved
 
 
-def _moved(schema: Any) -> Any:
+def _move_references(schema: Any) -> Any:
     """Rewrite references to the old root of a wrapped schema to its new place."""
     if isinstance(schema, list):
-        return [_moved(each) for each in schema]
+        return [_move_references(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    out = {name: _moved(value) for name, value in schema.items()}
+    out = {name: _move_references(value) for name, value in schema.items()}
     reference = out.get("$ref")
     if isinstance(reference, str) and reference[:2] in ("#", "#/") and not reference.startswith(_DEFINED):
         out["$ref"] = "#/properties/answer" + reference[1:]

@@ -175,10 +175,12 @@ class Target:
         except aiohttp.ClientPayloadError:
             raise BrokenBody(f"{spec}: the response was cut short") from None
         except (aiohttp.ClientConnectionError, ConnectionError) as error:
-            kind = one_line(self._shown(error), 200) or type(error).__name__
+            kind = one_line(self._without_secrets(error), 200) or type(error).__name__
             raise ConnectionDropped(f"{spec}: the connection ended before a response came: {kind}") from None
         except aiohttp.ClientError as error:
-            raise BrokenBody(f"{spec}: not an HTTP response: {one_line(self._shown(error), 200)}") from None
+            raise BrokenBody(
+                f"{spec}: not an HTTP response: {one_line(self._without_secrets(error), 200)}"
+            ) from None
         if self.redactor:  # some servers return the key, and replies are stored
             answer = await beside(answer, self.redactor.in_bytes, answer)
         if response.status >= 300:
@@ -188,7 +190,7 @@ class Target:
             raise failure
         return answer, response.headers
 
-    def _shown(self, error: Exception) -> str:
+    def _without_secrets(self, error: Exception) -> str:
         """Return the text of an error with secrets removed: a server may send the key back."""
         return self.redactor.in_text(str(error))
 
@@ -306,8 +308,8 @@ async def read_body(response: aiohttp.ClientResponse, spec: str, limit: int | No
     if not encoding or not body:
         return body
     if len(body) < 1 << 16:  # it may be a thousand times larger
-        return _decompressed(body, encoding, spec, limit)
-    return await asyncio.get_running_loop().run_in_executor(None, _decompressed, body, encoding, spec, limit)
+        return _decompress(body, encoding, spec, limit)
+    return await asyncio.get_running_loop().run_in_executor(None, _decompress, body, encoding, spec, limit)
 
 
 async def _read_stream(
@@ -549,7 +551,7 @@ _OTHER_NAMES = {
 unsupported, or where the value that was sent is quoted."""
 
 
-def _decompressed(body: bytes, encodings: str, spec: str, limit: int) -> bytes:
+def _decompress(body: bytes, encodings: str, spec: str, limit: int) -> bytes:
     reader = _Decompressor(encodings, spec, limit)
     out = reader.read(body)
     reader.finish()

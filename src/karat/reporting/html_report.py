@@ -125,7 +125,7 @@ def gather(store: Store, summary: Summary, confidence: float) -> Content:
     notes = list(summary.notes)
     if len(summary.runs) > 1 and not comparisons and not rankings:
         try:
-            comparisons = _compared(store, summary, confidence)
+            comparisons = _compare_runs(store, summary, confidence)
         except RequestError as error:
             notes.append(f"The runs could not be compared pair by pair: {error}")
     found: list[Calibration] = []
@@ -161,7 +161,7 @@ def _sliced(store: Store, summary: Summary) -> list[Estimate]:
     return [each for table in tables for each in metadata_slices(table, key, MOST_VALUES, MOST_FIELDS, form)]
 
 
-def _compared(store: Store, summary: Summary, confidence: float) -> list[Comparison]:
+def _compare_runs(store: Store, summary: Summary, confidence: float) -> list[Comparison]:
     """Compare the runs with the first run by the evaluators that judged all runs, without human labels."""
     runs = [store.runs.get(run.id) for run in summary.runs]
     sources = sources_of(runs, [store.evaluations.get(each["id"]) for each in summary.evaluations])
@@ -985,7 +985,7 @@ def _compared_sentences(
         found = list(comparison.differences)
         if len(found) > MOST_METRICS:  # a difference that was found is not among those left out
             found.sort(key=lambda each: direction_of(each, comparison.confidence) not in ("better", "worse"))
-        return _shortened([each.conclusion for each in found])
+        return _shorten([each.conclusion for each in found])
     baseline = comparison.runs[0]
     compared = {run.id: labels[run.id] for run in comparison.runs}
     sentences = []
@@ -1011,13 +1011,13 @@ def _compared_sentences(
             verb = "is" if len(worse) == 1 else "are"
             words += f"; {enumerated(worse)} {verb} worse than the baseline {baseline.label}"
         sentences.append(words + ".")
-    return _shortened(sentences)
+    return _shorten(sentences)
 
 
 _LOST = {"failed": "failed", "pending": "are pending"}
 
 
-def _shortened(sentences: Sequence[str]) -> list[str]:
+def _shorten(sentences: Sequence[str]) -> list[str]:
     more = len(sentences) - MOST_METRICS
     end = [f"{plural(more, 'more metric')} under Paired differences."] if more > 0 else []
     return [*sentences[:MOST_METRICS], *end]

@@ -68,7 +68,7 @@ def krippendorff_alpha(
         names = [name for name, unit in zip(names, units, strict=True) if len(unit) >= 2]
     units = [unit for unit in units if len(unit) >= 2]
     n, of, method = len(units), len(ratings), f"krippendorff, {level}"
-    values = _ordered({rating for unit in units for rating in unit}, level, order)
+    values = _order_categories({rating for unit in units for rating in unit}, level, order)
     if len(values) < 2:
         reason = "only one value was used" if n else "no item has two ratings"
         return Estimate(None, n=n, of=of, method=method, confidence=confidence, metadata={"reason": reason})
@@ -98,7 +98,7 @@ def krippendorff_alpha(
     found = dirichlet_limits(
         counts, *most, of_patterns, confidence, draws=n_resamples, seed=seed, width=width
     )
-    made = _limited(value, found, n, of, method, confidence, {"resamples": n_resamples, "seed": seed})
+    made = _with_limits(value, found, n, of, method, confidence, {"resamples": n_resamples, "seed": seed})
     return made if names is None else with_clusters_noted(made, len(set(names)))
 
 
@@ -124,7 +124,7 @@ def _extremes(times: Floats, statistic: Callable[[Floats], Floats], tried: Seque
     return tried[int(np.nanargmin(found))], tried[int(np.nanargmax(found))]
 
 
-def _limited(
+def _with_limits(
     value: float,
     limits: tuple[float, float] | None,
     n: int,
@@ -144,7 +144,7 @@ def _limited(
     return Estimate(value, low, high, n, of, method, confidence, metadata=metadata)
 
 
-def _ordered(seen: set[Any], level: Level, order: Sequence[Any] | None) -> list[Any]:
+def _order_categories(seen: set[Any], level: Level, order: Sequence[Any] | None) -> list[Any]:
     if level == "interval":
         return sorted({finite(value, "a rating") for value in seen})
     if order is not None:
@@ -306,7 +306,7 @@ def cohen_kappa(
     most = _extremes(counts, of_patterns, [first + cell for cell in table.extreme_cells()])
     found = dirichlet_limits(counts, *most, of_patterns, confidence, draws=_DRAWS, seed=0, width=table.k**2)
     items = table.influence(np.array(matrix, dtype=np.float64) / n)[cells]
-    made = _limited(value, found, n, of, method, confidence, _error(items, kept))
+    made = _with_limits(value, found, n, of, method, confidence, _error(items, kept))
     return made if kept is None else with_clusters_noted(made, len(set(kept)))
 
 
@@ -437,7 +437,7 @@ def fleiss_kappa(ratings: Sequence[Labels] | NDArray[Any], *, confidence: float 
     rest = 1.0 - float(shares @ shares)
     influence = (agreeing - 2.0 * (1.0 - value) * (tallies @ shares) / m) / rest
     items = np.repeat(influence, times.astype(np.int64))
-    return _limited(value, found, n, n, "fleiss", confidence, _error(items, None))
+    return _with_limits(value, found, n, n, "fleiss", confidence, _error(items, None))
 
 
 def _both(

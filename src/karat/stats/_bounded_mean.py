@@ -132,11 +132,11 @@ class BoundedMean:
             moved = distance * self.extra_size * math.sqrt(doubt / squares) if squares > 0.0 else math.inf
             some = most * max(few, 1.0 - _SAFE / max(moved, _SAFE))
             spread_out = some + (1.0 - some) * sparse
-            return min(spread_out, _falling(self._seen(near), _SELDOM, _OFTEN))
+            return min(spread_out, _falling(self._equivalent_clusters(near), _SELDOM, _OFTEN))
 
         return weight(means <= _OUTER, self.mean), weight(means >= 1.0 - _OUTER, 1.0 - self.mean)
 
-    def _seen(self, near: NDArray[np.bool_]) -> float:
+    def _equivalent_clusters(self, near: NDArray[np.bool_]) -> float:
         """Return how many clusters of the usual size these are worth: small ones say little about a large one."""
         items = float(self.counts[near] @ self.sizes[near])
         return min(float(self.counts[near].sum()), items / self.usual_size)
@@ -167,7 +167,7 @@ class BoundedMean:
             (self.sums, 1.0, self.weight_high) if above else (-self.sums, 0.0, self.weight_low)
         )
         found = []
-        for each in _tried(weight):
+        for each in _trial_weights(weight):
             root, _, _ = saddlepoint(*self._parts(sums, bound, each), value if above else -value)
             found.append(t_two_sided(root, self._degrees(each)) if root > 0.0 else 1.0)
         return max(found)
@@ -262,7 +262,7 @@ class BoundedMean:
 
     def _upper(self, sums: Floats, bound: float, weight: float, confidence: float) -> float:
         """The upper limit of the mean of `sums`, which is at most `bound`."""
-        return max(self._upper_with(sums, bound, each, confidence) for each in _tried(weight))
+        return max(self._upper_with(sums, bound, each, confidence) for each in _trial_weights(weight))
 
     def _upper_with(self, sums: Floats, bound: float, weight: float, confidence: float) -> float:
         parts = self._parts(sums, bound, weight)
@@ -299,7 +299,7 @@ def _falling(value: float, first: float, last: float) -> float:
     return min(1.0, max(0.0, (last - value) / (last - first)))
 
 
-def _tried(weight: float) -> tuple[float, ...]:
+def _trial_weights(weight: float) -> tuple[float, ...]:
     """The weights of the extra value that are tried, the one with the wider limit counts.
 
     The approximation fails for a far value of little weight: the limit could be nearer than without that value.

@@ -299,9 +299,9 @@ def metrics_of(
     `MeanState.proportion`. So is tp / (tp + fp + fn), of
     which F1 = 2J / (1 + J) is a monotone function: Wilson's limits carried over. Macro and weighted averages combine
     the limits of the classes, with the correlation that shared confusions give (Zou & Donner 2008), and are not
-    narrower than the linearised variance; see `_combined`. Clustered: every variance is linearised, Σ_g of the squared
-    derivative along the cluster's matrix with the factor (G/(G−1))², and becomes the exact interval on the effective
-    number of items.
+    narrower than the linearised variance; see `_combine_limits`. Clustered: every variance is linearised, Σ_g of the
+    squared derivative along the cluster's matrix with the factor (G/(G−1))², and becomes the exact interval on the
+    effective number of items.
 
     A precision without predictions of the class, or a recall without items of it, is None with the reason; in
     averages it counts as 0, as scikit-learn has it.
@@ -333,17 +333,17 @@ def metrics_of(
     made = Classification(
         found.accuracy, classes, micro, found.macro, found.weighted, list(labels), matrix, state.n
     )
-    return _noted(made, state.sizes.clusters) if drawn else made
+    return _with_note(made, state.sizes.clusters) if drawn else made
 
 
-def _noted(found: Any, clusters: int) -> Any:
+def _with_note(found: Any, clusters: int) -> Any:
     """The metrics with the note of few clusters on each estimate."""
     if isinstance(found, Estimate):
         return with_clusters_noted(found, clusters)
     if isinstance(found, dict):
-        return {name: _noted(each, clusters) for name, each in found.items()}
+        return {name: _with_note(each, clusters) for name, each in found.items()}
     if isinstance(found, msgspec.Struct):
-        parts = {name: _noted(getattr(found, name), clusters) for name in found.__struct_fields__}
+        parts = {name: _with_note(getattr(found, name), clusters) for name in found.__struct_fields__}
         return msgspec.structs.replace(found, **parts)
     return found
 
@@ -467,7 +467,7 @@ class _Table:
             estimate, of=estimate.n + self.missing, lowest=bounds[0], highest=bounds[1]
         )
 
-    def _bounded(self, found: list[list[Estimate]]) -> tuple[Averages, Averages]:
+    def _with_bounds(self, found: list[list[Estimate]]) -> tuple[Averages, Averages]:
         """Macro and weighted averages with the bounds that missing items allow."""
         tallies = [self.tally(k) for k in range(self.numbers.k)] if self.missing else []
         macro, weighted = (
@@ -535,16 +535,16 @@ class _Table:
         if not n:
             none = Estimate(None, of=self.of, confidence=self.confidence, metadata={"reason": "no items"})
             return Averages(none, none, none), Averages(none, none, none)
-        values = _averaged(self.tallies)[:, :, 0]
-        of_one = self._average_clustered if self.sizes.clustered else self._combined
-        macro, weighted = self._bounded(
+        values = _averages(self.tallies)[:, :, 0]
+        of_one = self._average_clustered if self.sizes.clustered else self._combine_limits
+        macro, weighted = self._with_bounds(
             [[of_one(a, m, float(values[a, m])) for m in range(3)] for a in range(2)]
         )
         return macro, msgspec.structs.replace(
             weighted, recall=self.accuracy
         )  # weighted by support, it is the same
 
-    def _combined(self, average: int, metric: int, value: float) -> Estimate:
+    def _combine_limits(self, average: int, metric: int, value: float) -> Estimate:
         """An average of independent items, with limits from those of the classes.
 
         value ∓ √(d'R d) with d the weighted distances of the classes' Wilson limits and R the correlation of their
@@ -603,7 +603,7 @@ class _Table:
         found = self.linearised(value, direction, self.sizes.items, "linearised, clustered")
         if found.low is None or found.high is None:
             return found
-        alone, effect = self._combined(average, metric, value), found.metadata["design_effect"]
+        alone, effect = self._combine_limits(average, metric, value), found.metadata["design_effect"]
         df = self.sizes.degrees(effect) if 0.0 < value < 1.0 else math.inf
         factor = math.sqrt(effect) * critical(self.confidence, df) / critical(self.confidence)
         low = value - factor * (value - (alone.low or 0.0))
@@ -685,7 +685,7 @@ def _dice(jaccard: float | None) -> float | None:
     return None if jaccard is None else 2.0 * jaccard / (1.0 + jaccard)
 
 
-def _averaged(tallies: Floats) -> Floats:
+def _averages(tallies: Floats) -> Floats:
     """[macro, weighted] × [precision, recall, F1] × matrices, over the classes each matrix holds."""
     import numpy as np
 

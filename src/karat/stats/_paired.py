@@ -140,7 +140,7 @@ def tango(b: int, c: int, n: int, confidence: float = 0.95, *, correction: float
     Of `n` pairs, `b` had only the first succeed and `c` only the second; so positive means the second is
     better. `correction` widens it by that part of a pair at both ends; `paired` takes one of 0.2 to 0.5.
     """
-    confidence, b, c, n = _checked(confidence, b, c, n)
+    confidence, b, c, n = _check_counts(confidence, b, c, n)
     if n == 0:
         return Estimate(None, method="tango", confidence=confidence)
     if not 0.0 <= finite(correction, "correction") <= 1.0:
@@ -160,7 +160,7 @@ def newcombe(both: int, b: int, c: int, neither: int, confidence: float = 0.95) 
     second.
     """
     n = sum(count(each, "a count of pairs") for each in (both, b, c, neither))
-    confidence, b, c, n = _checked(confidence, b, c, n)
+    confidence, b, c, n = _check_counts(confidence, b, c, n)
     if n == 0:
         return Estimate(None, method="newcombe", confidence=confidence)
     z = critical(confidence)
@@ -181,7 +181,7 @@ def newcombe(both: int, b: int, c: int, neither: int, confidence: float = 0.95) 
     return Estimate(value, low, high, n, n, "newcombe", confidence, metadata={"phi": phi})
 
 
-def _checked(confidence: float, b: int, c: int, n: int) -> tuple[float, int, int, int]:
+def _check_counts(confidence: float, b: int, c: int, n: int) -> tuple[float, int, int, int]:
     b, c, n = count(b, "b"), count(c, "c"), count(n, "n")
     if b + c > n:
         raise StatisticsError(f"b + c is {b + c}, more than the {n} pairs: n counts the concordant pairs too")
@@ -532,11 +532,11 @@ class _Differences:
             none = Estimate(None, method=method, confidence=self.confidence)
             return none, PairedTest(None, test, 0, metadata={"reason": "no pairs"})
         if test == "permutation":
-            return self._resampled(
+            return self._resample(
                 permutation_interval(*self._listed(), self.confidence, n_resamples=n_resamples, seed=seed)
             )
         if test == "bootstrap":
-            return self._resampled(
+            return self._resample(
                 bootstrap_test(*self._listed(), self.confidence, n_resamples=n_resamples, seed=seed)
             )
         if self.binary and test != "t":
@@ -546,7 +546,7 @@ class _Differences:
     def _listed(self) -> tuple[list[float], list[Hashable] | None]:
         return self.differences.tolist(), None if self.clusters is None else self.clusters.tolist()
 
-    def _resampled(self, found: tuple[Estimate, float | None]) -> tuple[Estimate, PairedTest]:
+    def _resample(self, found: tuple[Estimate, float | None]) -> tuple[Estimate, PairedTest]:
         difference, p_value = found
         return difference, PairedTest(p_value, difference.method, difference.n, metadata=difference.metadata)
 

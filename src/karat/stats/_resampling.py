@@ -68,7 +68,7 @@ def bootstrap(
     if value is None or len(blocks) < 2 or n_resamples < 2:
         metadata["reason"] = "the statistic is undefined" if value is None else "nothing to resample"
         return Estimate(value, n=n, of=n, method=name, confidence=confidence, metadata=metadata)
-    draws = np.array(list(_resampled(data, blocks, statistic, n_resamples, seed)), dtype=np.float64)
+    draws = np.array(list(_resample(data, blocks, statistic, n_resamples, seed)), dtype=np.float64)
     known = draws[~np.isnan(draws)]
     if len(known) < len(draws):
         metadata["undefined"] = len(draws) - len(known)
@@ -83,7 +83,7 @@ def bootstrap(
         return Estimate(value, n=n, of=n, method=name, confidence=confidence, metadata=metadata)
     tails = (0.5 * (1.0 - confidence), 0.5 * (1.0 + confidence))
     if method == "bca":
-        tails = _corrected(tails, known, value, _jackknife(data, blocks, statistic))
+        tails = _corrected_tails(tails, known, value, _jackknife(data, blocks, statistic))
     low, high = (float(q) for q in np.quantile(known, tails))
     return Estimate(value, low, high, n, n, name, confidence, metadata=metadata)
 
@@ -101,7 +101,7 @@ def _blocks(n: int, clusters: Iterable[Hashable] | None) -> list[Integers]:
     return [np.array(group, dtype=np.int64) for group in grouped(list(range(n)), clusters)]
 
 
-def _resampled(
+def _resample(
     data: Floats,
     blocks: list[Integers],
     statistic: Callable[[Floats], float | None] | None,
@@ -162,7 +162,7 @@ def _bca(draws: Floats, value: float, jackknife: list[float]) -> tuple[float, fl
     return normal_quantile(below), skew
 
 
-def _corrected(
+def _corrected_tails(
     tails: tuple[float, float], draws: Floats, value: float, jackknife: list[float]
 ) -> tuple[float, float]:
     """The quantiles that BCa reads."""
@@ -236,7 +236,7 @@ def bootstrap_test(
         return found, None
     data = np.asarray(differences, dtype=np.float64)
     blocks = _blocks(len(data), clusters)
-    draws = np.array(list(_resampled(data, blocks, None, n_resamples, seed)))
+    draws = np.array(list(_resample(data, blocks, None, n_resamples, seed)))
     bias, skew = _bca(draws, found.value, _jackknife(data, blocks, None))
     if found.value == 0.0:
         return found, 1.0

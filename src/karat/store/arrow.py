@@ -121,19 +121,19 @@ def _converted(column: Json, kind: str) -> pyarrow.Array:
     try:
         if kind == JSON:
             return texts.cast(pyarrow.string())
-        return _unescaped(texts) if (_parts(texts)[0] == ord("\\")).any() else _unquoted(texts)
+        return _unescape(texts) if (_parts(texts)[0] == ord("\\")).any() else _unquote(texts)
     except pyarrow.ArrowInvalid as error:
         raise _wrong("text", "valid Unicode") from error
 
 
-def _unquoted(texts: pyarrow.Array) -> pyarrow.Array:
+def _unquote(texts: pyarrow.Array) -> pyarrow.Array:
     import pyarrow
     from pyarrow import compute
 
     return compute.binary_slice(texts, 1, -1).cast(pyarrow.string())
 
 
-def _unescaped(texts: pyarrow.Array) -> pyarrow.Array:
+def _unescape(texts: pyarrow.Array) -> pyarrow.Array:
     """The texts that JSON strings stand for, as Arrow's own JSON reader reads them."""
     import pyarrow
     from pyarrow import compute, json

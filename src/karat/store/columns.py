@@ -499,12 +499,12 @@ _decode = msgspec.msgpack.Decoder(prepared(Segment)).decode
 
 if sys.byteorder == "little":
 
-    def _packed(type_: str, values: Iterable[Any]) -> bytes:
+    def _pack(type_: str, values: Iterable[Any]) -> bytes:
         return array(type_, values).tobytes()
 
 else:
 
-    def _packed(type_: str, values: Iterable[Any]) -> bytes:
+    def _pack(type_: str, values: Iterable[Any]) -> bytes:
         made = array(type_, values)
         made.byteswap()
         return made.tobytes()
@@ -541,24 +541,24 @@ def _pack_fields(
     if kinds and any(kinds):
         known = [kind for kind in dict.fromkeys(kinds) if kind]
         places = {"": 0, **{kind: place for place, kind in enumerate(known, 1)}}
-        kind_codes = _packed("i", map(places.__getitem__, kinds))
+        kind_codes = _pack("i", map(places.__getitem__, kinds))
     codes = b""
     if len(stored) > 1:
-        codes = _packed("i", map({item: place for place, item in enumerate(stored)}.__getitem__, items))
+        codes = _pack("i", map({item: place for place, item in enumerate(stored)}.__getitem__, items))
     return _encode(
         Segment(
             SEGMENT_FORMAT,
-            _packed("i", positions),
+            _pack("i", positions),
             list(stored.values()),
             codes,
             bytes(statuses),
-            _packed("i", tries) if max(tries) > 1 else b"",
+            _pack("i", tries) if max(tries) > 1 else b"",
             _floats(scores),
-            _packed("d", seconds),
-            _packed("d", queues) if queues and any(queues) else b"",
+            _pack("d", seconds),
+            _pack("d", queues) if queues and any(queues) else b"",
             _floats(paid) if paid else b"",
-            _packed("q", read) if read and any(read) else b"",
-            _packed("q", written) if written and any(written) else b"",
+            _pack("q", read) if read and any(read) else b"",
+            _pack("q", written) if written and any(written) else b"",
             [kind.encode("utf-8", "surrogatepass") for kind in known],
             kind_codes,
             bytes(orders) if orders and any(orders) else b"",
@@ -569,11 +569,11 @@ def _pack_fields(
 def _floats(values: Sequence[float | None]) -> bytes:
     types = set(map(type, values))
     if type(None) not in types:
-        return _packed("d", values)
+        return _pack("d", values)
     if len(types) == 1:
         return b""
     nan = math.nan
-    return _packed("d", [nan if value is None else value for value in values])
+    return _pack("d", [nan if value is None else value for value in values])
 
 
 # Reading -------------------------------------------------------------------------
@@ -685,10 +685,10 @@ def load_columns(
     """
     if statuses is not None:
         try:
-            return _loaded(handle, fields, only, statuses)
+            return _load(handle, fields, only, statuses)
         except _Retried:
-            return _loaded(handle, fields, only, None).having(statuses)
-    return _loaded(handle, fields, only, None)
+            return _load(handle, fields, only, None).having(statuses)
+    return _load(handle, fields, only, None)
 
 
 class _Retried(Exception):
@@ -699,7 +699,7 @@ class _Joined(Exception):
     """Segments that were read have since been joined with later ones."""
 
 
-def _loaded(
+def _load(
     handle: Run | Evaluation,
     fields: Iterable[str],
     only: Callable[[ItemName], bool] | None,
@@ -716,17 +716,17 @@ def _loaded(
             while True:
                 try:
                     segments = _all_of(handle, backend.segments(handle.number))
-                    return _assembled(handle.kind, segments, capacity, fields, last, only, statuses)
+                    return _assemble(handle.kind, segments, capacity, fields, last, only, statuses)
                 except _Joined:
                     continue
         except msgspec.DecodeError as error:
             raise StoreError(f"the columns of {handle.id} cannot be read: {error}") from error
-    return _assembled(handle.kind, cached_segments(handle), 0, fields, 0, only, statuses)
+    return _assemble(handle.kind, cached_segments(handle), 0, fields, 0, only, statuses)
 
 
 def empty_columns(handle: Run | Evaluation) -> ItemColumns:
     """The columns of a run or an evaluation without any item."""
-    return _assembled(handle.kind, (), 0, FIELDS, 0, None)
+    return _assemble(handle.kind, (), 0, FIELDS, 0, None)
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
@@ -996,7 +996,7 @@ def join_segments(handle: Run | Evaluation) -> None:
 
     def join() -> None:
         if len(waiting) > 1:
-            payload = _encode(_joined(handle.kind, waiting, records))
+            payload = _encode(_join(handle.kind, waiting, records))
             backend.join_segments(handle.number, waiting[0][0], waiting[-1][0], records, payload)
         waiting.clear()
 
@@ -1010,7 +1010,7 @@ def join_segments(handle: Run | Evaluation) -> None:
     join()
 
 
-def _joined(kind: str, segments: Sequence[tuple[int, int, bytes]], records: int) -> Segment:
+def _join(kind: str, segments: Sequence[tuple[int, int, bytes]], records: int) -> Segment:
     assembly = _Assembly(kind, (*FLOATS, *WHOLE), records, None, None)
     for _, _, payload in segments:
         assembly.add(payload)
@@ -1025,7 +1025,7 @@ def _joined(kind: str, segments: Sequence[tuple[int, int, bytes]], records: int)
     )
 
 
-def _assembled(
+def _assemble(
     kind: str,
     segments: Iterable[tuple[int, int, bytes]],
     capacity: int,
@@ -1213,7 +1213,7 @@ def example_columns(dataset: StoredDataset, report: Report | None = None) -> Exa
     if kept is None and _needed(dataset):
         kept = read_cached(name)
     if kept is not None:
-        return _unpacked(list(kept))
+        return _unpack(list(kept))
     decode_all, decode_metadata = RecordDecoder(_Described).decode_all, RecordDecoder(dict[str, Any]).decode
     lengths = array("q")
     text = bytearray()
@@ -1354,7 +1354,7 @@ def _packed_examples(columns: ExampleColumns) -> list[bytes]:
     return parts
 
 
-def _unpacked(parts: Sequence[bytes]) -> ExampleColumns:
+def _unpack(parts: Sequence[bytes]) -> ExampleColumns:
     import numpy as np
 
     fields: dict[str, Field] = {}

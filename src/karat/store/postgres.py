@@ -276,13 +276,13 @@ class PostgresBackend(SqlBackend):
         # octal numbers, and a backslash as two, in every database.
         text = "encode(payload, 'escape')"
         conditions = [f'lower({text} COLLATE "C") LIKE ? COLLATE "C" ESCAPE \'!\'']
-        values = [like_pattern([_escaped(piece) for piece in pattern.pieces])]
+        values = [like_pattern([_escape(piece) for piece in pattern.pieces])]
         if pattern.beyond_ascii:
             conditions.append(f"{text} ~ ?")
             values.append(r"\\[23][0-7][0-7]")
         if pattern.one_of:
             conditions.append(f"{text} ~ ?")
-            values.append("|".join(_escaped(each).replace("\\", "\\\\") for each in pattern.one_of))
+            values.append("|".join(_escape(each).replace("\\", "\\\\") for each in pattern.one_of))
         return f"({' AND '.join(conditions)})", values
 
     def _one_at_a_time(self, cursor: Any) -> None:
@@ -323,7 +323,7 @@ class PostgresBackend(SqlBackend):
             self._connection.close()
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """A text as `encode(…, 'escape')` writes its UTF-8."""
     return "".join(
         "\\\\" if byte == 0x5C else chr(byte) if byte < 0x80 else f"\\{byte:03o}" for byte in text.encode()

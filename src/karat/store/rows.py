@@ -415,7 +415,7 @@ class _Tables:
             )
         place = {name: index for index, name in enumerate(head)}
         right = [place[key] for key in keys]
-        unscored = [key for key in keys if all(_skipped(row.results.get(key)) for row in rows)]
+        unscored = [key for key in keys if all(_skipped_result(row.results.get(key)) for row in rows)]
         # Of many metrics the first ones stay, and those that were asked for.
         ranked = sorted((key for key in keys if key not in unscored), key=lambda key: key not in self.fields)
         few, others = ranked[:MOST_SCORES], ranked[MOST_SCORES:]
@@ -473,7 +473,7 @@ def _shown_value(value: Any) -> str:
     return steps_line(value) or value_text(value)
 
 
-def _skipped(judged: Judged | None) -> bool:
+def _skipped_result(judged: Judged | None) -> bool:
     return judged is None or judged.status == "skipped"
 
 
@@ -483,8 +483,8 @@ def _why(row: Row) -> str:
         return row.error
     reasons = {key: judged.comment or judged.error or "" for key, judged in row.results.items()}
     given = {key: reason for key, reason in reasons.items() if reason}
-    if not all(_skipped(judged) for judged in row.results.values()):
-        given = {key: reason for key, reason in given.items() if not _skipped(row.results[key])}
+    if not all(_skipped_result(judged) for judged in row.results.values()):
+        given = {key: reason for key, reason in given.items() if not _skipped_result(row.results[key])}
     imperfect = {key: reason for key, reason in given.items() if row.results[key].score != 1.0}
     given = imperfect or given
     if len(reasons) == 1 or len(set(given.values())) == 1:

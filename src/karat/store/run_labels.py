@@ -106,7 +106,7 @@ def run_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
         for header, each in zip(headers, apart, strict=True)
     ]
     for longest in WIDTHS:
-        for header, words in zip(headers, _worded(apart, longest), strict=True):
+        for header, words in zip(headers, _in_words(apart, longest), strict=True):
             label = " ".join([header.task, *words] if several or not words else words)
             labels[header.id] = label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
         if len(set(labels.values())) == len(labels):
@@ -145,7 +145,7 @@ def matrix_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
             if any(each != combinations[0] for each in combinations)
             else combinations
         )
-        labels.update({h.id: " ".join(words) for h, words in zip(group, _worded(apart), strict=True)})
+        labels.update({h.id: " ".join(words) for h, words in zip(group, _in_words(apart), strict=True)})
     return labels
 
 
@@ -165,7 +165,7 @@ def _without_consequences(every: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return every
 
 
-def _worded(every: Sequence[dict[str, Any]], longest: int = LONGEST_VALUE) -> list[list[str]]:
+def _in_words(every: Sequence[dict[str, Any]], longest: int = LONGEST_VALUE) -> list[list[str]]:
     """`openai/a`, `temperature=0.7`: each setting in few words, that of a model without its name."""
     return [
         [text if name == "model" else f"{name}={text}" for name, text in settings.items()]
@@ -176,19 +176,19 @@ def _worded(every: Sequence[dict[str, Any]], longest: int = LONGEST_VALUE) -> li
 def _brief(every: Sequence[dict[str, Any]], longest: int) -> list[dict[str, str]]:
     names = dict.fromkeys(name for settings in every for name in settings)
     short = {
-        name: _shortened({_text(settings[name]) for settings in every if name in settings}, longest)
+        name: _shorten({_text(settings[name]) for settings in every if name in settings}, longest)
         for name in names
     }
     return [{name: short[name][_text(value)] for name, value in settings.items()} for settings in every]
 
 
-def _shortened(values: set[str], longest: int) -> dict[str, str]:
+def _shorten(values: set[str], longest: int) -> dict[str, str]:
     """Each text cut to a few words; those that would then look alike are shown from where they part."""
-    short = _parted(values, longest, 0, None)
-    return short if len(set(short.values())) == len(values) else _parted(values, longest, 0, "")
+    short = _from_difference(values, longest, 0, None)
+    return short if len(set(short.values())) == len(values) else _from_difference(values, longest, 0, "")
 
 
-def _parted(values: set[str], longest: int, start: int, before: str | None) -> dict[str, str]:
+def _from_difference(values: set[str], longest: int, start: int, before: str | None) -> dict[str, str]:
     """Texts that are alike up to `start`, from there on.
 
     `before` is what has told them from others, unless it is None: `…kind…in French`, `…rude…in French`.
@@ -209,7 +209,7 @@ def _parted(values: set[str], longest: int, start: int, before: str | None) -> d
         at = _shared_prefix(one, other)  # what these two begin with alike, all do
         around = at - longest // 4
         word = one.find(" ", around, at) + 1
-        short |= _parted(those, longest, word or around, told)
+        short |= _from_difference(those, longest, word or around, told)
     return short
 
 

@@ -191,10 +191,10 @@ class SqlBackend:
     def scan(self, parent: int, start: int, stop: int) -> list[StoredRow]:
         rows, damaged = self._scan(parent, start, stop)
         if damaged:
-            raise self._damaged(parent, plural(len(damaged), "record"))
+            raise self._damaged_error(parent, plural(len(damaged), "record"))
         return rows
 
-    def _damaged(self, parent: int, records: str = "records") -> StoreError:
+    def _damaged_error(self, parent: int, records: str = "records") -> StoreError:
         return StoreError(
             f"{self._name(parent)} in {self.url} has {records} with damaged content: {restore_from_copy()}"
         )
@@ -392,7 +392,7 @@ class SqlBackend:
     def counts(self, parent: int) -> dict[int, int]:
         found = self._read(_COUNTS.format(""), (parent,))
         if not all(isinstance(each, int) for row in found for each in row):
-            raise self._damaged(parent)
+            raise self._damaged_error(parent)
         if any(tries > 1 for _, _, tries in found):
             found = self._read(_COUNTS.format(_LATEST), (parent,))
         return {int(status): int(count) for status, count, _ in found}

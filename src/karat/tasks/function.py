@@ -289,16 +289,17 @@ def _name(function: Any) -> str:
 
 
 def _is_async(function: Any) -> bool:
-    return any(map(inspect.iscoroutinefunction, _called(function)))
+    return any(map(inspect.iscoroutinefunction, _function_behind(function)))
 
 
 def _yields(function: Any) -> bool:
     return any(
-        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in _called(function)
+        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
+        for each in _function_behind(function)
     )
 
 
-def _called(function: Any) -> tuple[Any, ...]:
+def _function_behind(function: Any) -> tuple[Any, ...]:
     """The code behind a callable: a function, that of a partial, the `__call__` of an object."""
     while isinstance(function, functools.partial):
         function = function.func

@@ -73,7 +73,7 @@ class RecordedOutputs(Task):
 
     def _index(self) -> None:
         with self.path.open("rb") if self._source is None else tempfile.TemporaryFile() as file:
-            lines = bounded_lines(file, str(self.path)) if self._source is None else self._converted(file)
+            lines = bounded_lines(file, str(self.path)) if self._source is None else self._convert(file)
             offset = 0
             for number, line in lines:
                 self._hash.update(line)
@@ -85,7 +85,7 @@ class RecordedOutputs(Task):
             file.flush()
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def _converted(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    def _convert(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         """Write the rows of a file in another format to `file`, as JSONL, and yield its lines."""
         assert self._source is not None
         text = self._source.format in ("csv", "tsv")

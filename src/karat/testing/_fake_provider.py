@@ -59,7 +59,7 @@ class FakeBatches:
         path = re.sub(r"^/v1", "", request.path)
         if path == "/files" and request.method == "POST":
             name = f"file-{len(self._files) + 1}"
-            self._files[name] = _uploaded(content)
+            self._files[name] = _uploaded_file(content)
             return web.json_response({"id": name, "object": "file", "purpose": "batch"})
         if match := re.fullmatch(r"/files/([\w-]+)/content", path):
             return self._sent(self._files[match[1]])
@@ -184,7 +184,7 @@ class FakeBatches:
         return {key: value for key, value in batch.items() if not key.startswith("_")}
 
 
-def _uploaded(content: bytes) -> bytes:
+def _uploaded_file(content: bytes) -> bytes:
     """The file in a multipart form."""
     boundary = content.partition(b"\r\n")[0]
     for part in content.split(boundary):
@@ -356,7 +356,7 @@ class FakeProvider:
         batch_polls: int = 1,
     ) -> None:
         self.strict = strict
-        self.batches = FakeBatches(self._batched, batch_polls)
+        self.batches = FakeBatches(self._batch_answer, batch_polls)
         self.script = Script(answers, rates, failures, seed)
         self.latency = latency
         self.keys = keys
@@ -477,13 +477,13 @@ class FakeProvider:
         headers = _JSON | (failing.headers if failing is not None else {})
         if body.get("stream") and (failing is None or failing.body is None):
             usage = bool((body.get("stream_options") or {}).get("include_usage"))
-            return await _streamed(request, events_of(request.path, answer, usage), self.latency)
+            return await _stream(request, events_of(request.path, answer, usage), self.latency)
         return web.Response(body=content, headers=headers)
 
     def _may_ask(self, request: web.BaseRequest) -> bool:
         return self.keys is None or _key(request) in self.keys
 
-    def _batched(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    def _batch_answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """The answer to a request of a batch: `(status, body)`."""
         self.count += 1
         content = json.dumps(body).encode()
@@ -567,7 +567,7 @@ def _key(request: web.BaseRequest) -> str:
     return given.get("x-api-key") or given.get("api-key") or bearer
 
 
-async def _streamed(request: web.BaseRequest, events: Iterable[str], pause: float) -> web.StreamResponse:
+async def _stream(request: web.BaseRequest, events: Iterable[str], pause: float) -> web.StreamResponse:
     """Send events one by one, each after a pause."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)

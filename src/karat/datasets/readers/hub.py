@@ -24,7 +24,7 @@ def hub_rows(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     splits = config.get("split", "train")
     for split in splits if isinstance(splits, list) else [splits]:
         try:
-            loaded = _loaded(datasets, config, split)
+            loaded = _load(datasets, config, split)
         except Exception as error:
             where = "" if _is_folder(config) else " from the hub"
             raise DataError(
@@ -33,12 +33,12 @@ def hub_rows(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         shard = config.get("shard")
         if isinstance(shard, Mapping):
             loaded = loaded.shard(num_shards=int(shard["num_shards"]), index=int(shard.get("index", 0)))
-        loaded, media = _undecoded(datasets, loaded)
+        loaded, media = _without_decoding(datasets, loaded)
         for row in loaded:  # the dataset converts the rows to JSON
             yield {str(k): addressed_media(v) if k in media else v for k, v in row.items()}
 
 
-def _undecoded(datasets: Any, loaded: Any) -> tuple[Any, set[str]]:
+def _without_decoding(datasets: Any, loaded: Any) -> tuple[Any, set[str]]:
     """The data with images and sounds as files, and the columns that have some: decoding needs Pillow and torch."""
     kinds = tuple(getattr(datasets, name) for name in ("Image", "Audio") if hasattr(datasets, name))
 
@@ -66,7 +66,7 @@ def _undecoded(datasets: Any, loaded: Any) -> tuple[Any, set[str]]:
     return loaded, media
 
 
-def _loaded(datasets: Any, config: Mapping[str, Any], split: Any) -> Any:
+def _load(datasets: Any, config: Mapping[str, Any], split: Any) -> Any:
     """Load one split with the `datasets` package."""
     if _is_folder(config) and any((Path(config["repo_id"]) / name).is_file() for name in SAVED):
         saved = datasets.load_from_disk(config["repo_id"])

@@ -259,7 +259,7 @@ class JudgeEvaluator(Evaluator):
 
     # The parts of an item ------------------------------------------------------------------------------
 
-    def _at(self, case: Case, part: str) -> Any:
+    def _configured_value(self, case: Case, part: str) -> Any:
         """Return the value at the configured path of a part; MISSING if no path is configured."""
         path = self._paths[part]
         if path is None:
@@ -277,7 +277,7 @@ class JudgeEvaluator(Evaluator):
 
     def _question_text(self, case: Case) -> str:
         """The question: a configured path, the field of the input, or the input itself."""
-        found = self._at(case, "question")
+        found = self._configured_value(case, "question")
         if found is not MISSING:
             return as_text(found)
         inputs = case.inputs
@@ -288,7 +288,7 @@ class JudgeEvaluator(Evaluator):
         return "" if inputs is None else as_text(inputs)
 
     def _answer_text(self, case: Case) -> str:
-        found = self._at(case, "answer")
+        found = self._configured_value(case, "answer")
         value = case.outputs if found is MISSING else found
         if found is MISSING and isinstance(value, dict):
             names = [
@@ -299,7 +299,7 @@ class JudgeEvaluator(Evaluator):
         return "" if value is None else as_text(value)
 
     def _reference_text(self, case: Case) -> str | None:
-        found = self._at(case, "reference")
+        found = self._configured_value(case, "reference")
         value = case.reference if found is MISSING else found
         return None if value is None else as_text(value)
 
@@ -309,7 +309,7 @@ class JudgeEvaluator(Evaluator):
             return as_passages(case.context)
         if isinstance(case.inputs, dict) and case.inputs.get(self.context_key) is not None:
             return as_passages(case.inputs[self.context_key])
-        found = self._at(case, "context")
+        found = self._configured_value(case, "context")
         return None if found is MISSING or found is None else as_passages(found)
 
     def _material(self, case: Case, use_reference: bool) -> dict[str, str]:
@@ -372,7 +372,7 @@ class JudgeEvaluator(Evaluator):
         if cast:
             out["reply"] = cast[0].reply
         if len(votes) > 1:
-            out["votes"] = [_described(vote) for vote in votes]
+            out["votes"] = [_describe_vote(vote) for vote in votes]
         inconsistent = sum(vote.consistent is False for vote in cast)
         if inconsistent:
             out["inconsistent_votes"] = inconsistent
@@ -400,7 +400,7 @@ class JudgeEvaluator(Evaluator):
         )
 
 
-def _described(vote: Vote | JudgeFailure) -> dict[str, Any]:
+def _describe_vote(vote: Vote | JudgeFailure) -> dict[str, Any]:
     if isinstance(vote, JudgeFailure):
         return {"model": vote.model, "error": vote.kind, "message": str(vote), "requests": vote.requests}
     out = {

@@ -315,11 +315,13 @@ class Judge:
 
         token = sample.set(number)
         try:
-            return await self._sampled(model, question, ledger, most, check)
+            return await self._ask_for_vote(model, question, ledger, most, check)
         finally:
             sample.reset(token)
 
-    async def _sampled(self, model: Any, question: Question, ledger: Ledger, most: int, check: bool) -> Vote:
+    async def _ask_for_vote(
+        self, model: Any, question: Question, ledger: Ledger, most: int, check: bool
+    ) -> Vote:
         """Ask for one vote in at most `most` requests."""
         from karat import models
 
@@ -400,7 +402,7 @@ class Judge:
                 probabilities=question.contract.probabilities(reply.logprobs, read[question.contract.field]),
             )
             if check and self.settings.check_consistency and requests < most:
-                return await self._checked(model, question, vote, ledger)
+                return await self._check_vote(model, question, vote, ledger)
             return vote
         if refuses(reply_text):
             raise JudgeRefused(
@@ -432,7 +434,7 @@ class Judge:
             options["schema"] = UncheckedSchema(contract.schema(bounded=_follows_grammar(model)))
         return await model.generate(messages, **options)
 
-    async def _checked(self, model: Any, question: Question, vote: Vote, ledger: Ledger) -> Vote:
+    async def _check_vote(self, model: Any, question: Question, vote: Vote, ledger: Ledger) -> Vote:
         """The vote, with whether another reading of its analysis gives the same verdict, or the same for each part."""
         from karat import models
 

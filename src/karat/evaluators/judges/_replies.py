@@ -204,14 +204,14 @@ class Contract(msgspec.Struct, frozen=True):
         found = _objects(text, self.field)
         if not found:
             if self.field == "choice" and self.recover and "{" not in text:
-                return {"analysis": text.strip(), "choice": self._named(text)}
+                return {"analysis": text.strip(), "choice": self._named_choice(text)}
             raise Malformed(f"there is no complete JSON object with {self.field!r} at the end of the reply")
-        read = [self._checked(each) for each in found]
+        read = [self._check_value(each) for each in found]
         if any(each[self.field] != read[-1][self.field] for each in read):
             raise Malformed(f"the reply has several objects with different values of {self.field!r}")
         return read[-1]
 
-    def _checked(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _check_value(self, given: dict[str, Any]) -> dict[str, Any]:
         others = [name for name in (*FIELDS, *_VERDICT_NAMES) if name != self.field and name in given]
         if others:
             raise Malformed(f"the object has {others[0]!r} beside {self.field!r}")
@@ -232,7 +232,7 @@ class Contract(msgspec.Struct, frozen=True):
         if self.field == "claims":
             return self._claims(value)
         if self.labels:
-            return self._labelled(value)
+            return self._read_labels(value)
         return self._requirements(value) if self.evidence else self._criteria(value)
 
     def _claims(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -311,7 +311,7 @@ class Contract(msgspec.Struct, frozen=True):
             out.setdefault(number, verdict)
         return [out[number] for number in sorted(out)]
 
-    def _labelled(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _read_labels(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return one label for each numbered item. A number outside the list is refused, not dropped."""
         out: dict[int, dict[str, Any]] = {}
         for each in value:
@@ -390,7 +390,7 @@ class Contract(msgspec.Struct, frozen=True):
         names = {"true": "pass", "false": "fail"} if self.field == "pass" else {}
         return {names.get(name, name): share / total for name, share in mass.items()}
 
-    def _named(self, text: str) -> str:
+    def _named_choice(self, text: str) -> str:
         """The one choice that a plain text names."""
         text = after_thinking(text)
         if len(text) > LONGEST_STATEMENT:
@@ -482,7 +482,7 @@ def _objects(text: str, field: str) -> list[dict[str, Any]]:
     if stripped.startswith("{"):
         try:
             # The whole reply is one object: then nothing inside of its texts counts.
-            whole, end = _decoded(stripped, 0)
+            whole, end = _decode_object(stripped, 0)
             if end == len(stripped):
                 return [whole] if field in whole else []
         except Malformed:
@@ -497,7 +497,7 @@ def _objects(text: str, field: str) -> list[dict[str, Any]]:
         if tries > MOST_BRACES or searched > MOST_SEARCHED:
             raise Malformed("the reply has too many braces to find the verdict")
         try:
-            value, end = _decoded(text, at)
+            value, end = _decode_object(text, at)
         except Malformed:
             raise
         except ValueError as error:
@@ -522,7 +522,7 @@ def _read_until(error: ValueError, text: str) -> int:
     return error.pos
 
 
-def _decoded(text: str, at: int) -> tuple[dict[str, Any], int]:
+def _decode_object(text: str, at: int) -> tuple[dict[str, Any], int]:
     """The JSON object that begins at a place, and where it ends.
 
     Its depth is bounded here, because the depth that Python reads depends on its version: 1,000 levels or 10,000.

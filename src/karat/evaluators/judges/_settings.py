@@ -110,7 +110,7 @@ def judge_settings(who: str, judge: object = None, config: object = None) -> Jud
     """Read `judge` (settings, a spec or a model) and `config`; without a model in either, the environment decides."""
     from karat import models
 
-    given = _given(who, judge, config)
+    given = _merge_settings(who, judge, config)
     number = _Numbers(who)
     written = {
         name: value
@@ -156,7 +156,7 @@ def judge_settings(who: str, judge: object = None, config: object = None) -> Jud
     return settings
 
 
-def _given(who: str, judge: Any, config: Any) -> dict[str, Any]:
+def _merge_settings(who: str, judge: Any, config: Any) -> dict[str, Any]:
     """Merge both sources into one dict of FIELDS; `judge` wins field by field."""
     out: dict[str, Any] = {}
     if isinstance(judge, JudgeSettings):
@@ -196,18 +196,18 @@ def _from_config(who: str, config: Any) -> dict[str, Any]:
     """The settings in the configuration of an annotation task, or in a dict of settings."""
     if not isinstance(config, Mapping):
         if isinstance(config, str) or hasattr(config, "generate"):
-            return _given(who, config, None)
+            return _merge_settings(who, config, None)
         raise RequestError(f"{who}: config must be an object with ai_support, not {type(config).__name__}")
     alignment = config.get("judge_alignment")
     support = alignment.get("ai_support") if isinstance(alignment, Mapping) else None
     support = support if support is not None else config.get("ai_support")
     if support is None:
         if "judge" in config:
-            return _given(who, config["judge"], None)
+            return _merge_settings(who, config["judge"], None)
         if "endpoint_type" in config or "ai_config" in config:
             support = config
         else:
-            return _given(who, config, None) if any(name in FIELDS for name in config) else {}
+            return _merge_settings(who, config, None) if any(name in FIELDS for name in config) else {}
     if not isinstance(support, Mapping):
         raise RequestError(f"{who}: ai_support must be an object, not {type(support).__name__}")
     if support.get("enabled") is False:
@@ -244,7 +244,7 @@ def _model(who: str, spec: Any, given: Mapping[str, Any]) -> Any:
     if kind is None and address is None:
         model = models.get(spec)
     else:
-        model = _at(who, str(kind or "openai").lower(), spec, address)
+        model = _model_at(who, str(kind or "openai").lower(), spec, address)
     if given.get("api") is not None:
         model = models.get(model, api=given["api"])
     changes: dict[str, Any] = {}
@@ -260,7 +260,7 @@ def _model(who: str, spec: Any, given: Mapping[str, Any]) -> Any:
     return model
 
 
-def _at(who: str, kind: str, name: str, address: str | None) -> Any:
+def _model_at(who: str, kind: str, name: str, address: str | None) -> Any:
     """Return the model of an endpoint type, at an address if there is one."""
     from karat import models
     from karat.models._endpoints import check_url

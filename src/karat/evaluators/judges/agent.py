@@ -106,8 +106,8 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
         return [self.prompt, shipped("agent_window"), shipped("agent_final")]
 
     async def _judge(self, case: Case) -> Result:
-        requirements = self._required(case)
-        steps = trajectory_of(self.key, case, self._at(case, "answer"))
+        requirements = self._requirements_of(case)
+        steps = trajectory_of(self.key, case, self._configured_value(case, "answer"))
         if not steps:
             raise CannotJudge(f"{self.key}: the trajectory has no step")
         rendered = render_steps(steps)
@@ -147,7 +147,7 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
             comment += f"; not: {'; '.join(text[:80] for text in missing[:3])}"
         return Result(self.key, satisfied / len(verdicts), satisfied, comment, metadata)
 
-    def _required(self, case: Case) -> list[str]:
+    def _requirements_of(self, case: Case) -> list[str]:
         if self.requirements is not None:
             return self.requirements
         found = case.inputs.get(self.requirements_key) if isinstance(case.inputs, dict) else None

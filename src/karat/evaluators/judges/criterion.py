@@ -149,7 +149,7 @@ class _CriterionJudge(JudgeEvaluator):
             verdicts = dict(zip(names, judged, strict=True))
         if len(verdicts) == 1:
             return self._single(case, ledger, next(iter(verdicts.values())))
-        return self._combined(case, ledger, verdicts)
+        return self._combine_verdicts(case, ledger, verdicts)
 
     async def _one(self, criterion: str, parts: dict[str, str], ledger: Ledger) -> Verdict:
         """The votes on one criterion."""
@@ -162,7 +162,7 @@ class _CriterionJudge(JudgeEvaluator):
 
     def _verdict(self, votes: list[Vote | JudgeFailure], planned: int) -> Verdict:
         if self.continuous:
-            return self._graded(votes)
+            return self._average_grades(votes)
         decision = decide(votes, planned, self.settings.majority)
         if self.choices:
             score = None if decision.value is None else self.choices[decision.value]
@@ -174,7 +174,7 @@ class _CriterionJudge(JudgeEvaluator):
         score = None if decision.value is None else float(decision.value)
         return Verdict(score, word, passed, decision.spread, word, list(votes))
 
-    def _graded(self, votes: list[Vote | JudgeFailure]) -> Verdict:
+    def _average_grades(self, votes: list[Vote | JudgeFailure]) -> Verdict:
         """Average graded votes; a failed vote is an error, because no grade can replace it."""
         for vote in votes:
             if isinstance(vote, JudgeFailure):
@@ -223,7 +223,7 @@ class _CriterionJudge(JudgeEvaluator):
         metadata = self._metadata(case, ledger, found.votes, **described)
         return Result(self.key, found.score, found.value, _comment(found), metadata)
 
-    def _combined(self, case: Case, ledger: Ledger, verdicts: dict[str, Verdict]) -> Result:
+    def _combine_verdicts(self, case: Case, ledger: Ledger, verdicts: dict[str, Verdict]) -> Result:
         scores = [verdict.score for verdict in verdicts.values()]
         known = [score for score in scores if score is not None]
         score = statistics.fmean(known) if len(known) == len(scores) else None
@@ -319,7 +319,7 @@ class LLMTrajectoryJudge(_CriterionJudge):
         super().__init__(config, criterion, continuous, **options)
 
     async def _parts(self, case: Case) -> dict[str, str]:
-        steps = trajectory_of(self.key, case, self._at(case, "answer"))
+        steps = trajectory_of(self.key, case, self._configured_value(case, "answer"))
         if not steps:
             raise CannotJudge(f"{self.key}: the trajectory has no step")
         task = self._question_text(case)

@@ -95,12 +95,12 @@ class ItemJudge(JudgeEvaluator):
                 waiting[:0] = halves
                 continue
             for place, number in enumerate(request.numbers):
-                found[number].append(self._decided(number, place, votes))
+                found[number].append(self._majority_label(number, place, votes))
             all_votes += votes
         case = Case(None, None, None, None, None, None)
         metadata = self._metadata(case, ledger, all_votes)
         metadata.pop("votes", None)  # one list could not show which votes belong to which request
-        return [self._united(verdicts) for verdicts in found.values()], metadata
+        return [self._unite_verdicts(verdicts) for verdicts in found.values()], metadata
 
     def _question(self, request: _Request, items: Sequence[str], parts: Mapping[str, Part]) -> Question:
         shown: dict[str, str] = {}
@@ -138,14 +138,14 @@ class ItemJudge(JudgeEvaluator):
         reply = max(self.judge.reply_limit(model, contract) for model in self.settings.models)
         return reply + sum(_tokens(item) + 4 for item in items)
 
-    def _united(self, verdicts: Sequence[ItemVerdict]) -> ItemVerdict:
+    def _unite_verdicts(self, verdicts: Sequence[ItemVerdict]) -> ItemVerdict:
         if len(verdicts) == 1:
             return verdicts[0]
         label = self.merged([verdict.label for verdict in verdicts])
         reason = next((each.reasoning for each in verdicts if each.label == label), verdicts[0].reasoning)
         return ItemVerdict(verdicts[0].id, label, reason)
 
-    def _decided(self, number: int, place: int, votes: Sequence[Any]) -> ItemVerdict:
+    def _majority_label(self, number: int, place: int, votes: Sequence[Any]) -> ItemVerdict:
         """The label that most votes give an item."""
         settings = self.settings
         cast = [

@@ -73,7 +73,7 @@ class PairwiseJudge(JudgeEvaluator):
             other = msgspec.structs.replace(
                 base, outputs=to_json_value(second.value, "the second output"), output=second
             )
-            return await self._compared(base, other)
+            return await self._compare_answers(base, other)
         except (KaratError, NotApplicable, *STOPS):
             raise
         except Exception as error:
@@ -89,7 +89,7 @@ class PairwiseJudge(JudgeEvaluator):
         outputs = [Output(format=FORMAT, example="", outcome=Ok(value)) for value in (first, second)]
         return run_plain(self.compare(example, *outputs))
 
-    async def _compared(self, first: Case, second: Case) -> Result:
+    async def _compare_answers(self, first: Case, second: Case) -> Result:
         ledger = Ledger()
         shared = {"question": self._question_text(first)}
         reference = self._reference_text(first) if self.use_reference else None

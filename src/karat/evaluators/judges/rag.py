@@ -52,7 +52,7 @@ class _Relevance(JudgeEvaluator):
     def __init__(self, config: JudgeLike | None = None, **options: Unpack[ContextOptions]) -> None:
         super().__init__(config, **options)
 
-    async def _graded(
+    async def _average_grades(
         self, parts: Mapping[str, str], ledger: Ledger
     ) -> tuple[float | None, float, list[Any]]:
         """Return mean and spread of the votes, mapped to 0–1. A failed vote is an error: no grade can replace it.
@@ -107,7 +107,7 @@ class ContextRelevanceEvaluator(_Relevance):
                 f" {MOST_PASSAGES:,} are judged: give the path of those that were retrieved"
             )
         judged = await gather_or_cancel(
-            self._graded({"question": question, "passage": passage}, ledger) for passage in passages
+            self._average_grades({"question": question, "passage": passage}, ledger) for passage in passages
         )
         found = [
             {"passage": number, "score": score, "spread": spread, "reasoning": votes[0].analysis}
@@ -142,7 +142,7 @@ class AnswerRelevanceEvaluator(_Relevance):
     async def _judge(self, case: Case) -> Result:
         parts = {"question": self._needed_question(case), "answer": self._answer_text(case)}
         ledger = Ledger()
-        score, spread, votes = await self._graded(parts, ledger)
+        score, spread, votes = await self._average_grades(parts, ledger)
         metadata = self._metadata(case, ledger, votes, spread=spread)
         if score is None:
             return Result(self.key, None, UNDECIDED, "every vote contradicts its own analysis", metadata)
@@ -157,7 +157,7 @@ class _Claims(JudgeEvaluator):
     def prompts(self) -> list[Prompt]:
         return [self.prompt, shipped("verify_claims")]
 
-    async def _supported(
+    async def _check_claims(
         self, statement: str, source: str | None, question: str, ledger: Ledger
     ) -> tuple[list[dict[str, Any]], list[Any]]:
         """The claims of a statement with whether the source supports them; no source supports nothing."""
@@ -280,14 +280,16 @@ class GroundednessEvaluator(_Claims):
                 if passages
                 else None
             )
-            claims, votes = await self._supported(answer, source, self._question_text(case), ledger)
+            claims, votes = await self._check_claims(answer, source, self._question_text(case), ledger)
         if not claims:
             return self._not_applicable(
                 case, "the answer makes no claim that can be checked", ledger, claims=[]
             )
-        return self._scored(case, ledger, votes, claims)
+        return self._score_claims(case, ledger, votes, claims)
 
-    def _scored(self, case: Case, ledger: Ledger, votes: list[Any], claims: list[dict[str, Any]]) -> Result:
+    def _score_claims(
+        self, case: Case, ledger: Ledger, votes: list[Any], claims: list[dict[str, Any]]
+    ) -> Result:
         metadata = self._metadata(case, ledger, votes, claims=claims)
         open_ = sum(claim["supported"] is None for claim in claims)
         supported = sum(claim["supported"] is True for claim in claims)
@@ -333,8 +335,8 @@ class AnswerCorrectnessEvaluator(_Claims):
         asked = f"Question: {question}\n" if question else ""
         (claims, votes), (wanted, more) = await gather_or_cancel(
             [
-                self._supported(answer, f"{asked}Answer: {reference}", question, ledger),
-                self._supported(reference, f"{asked}Answer: {answer}", question, ledger),
+                self._check_claims(answer, f"{asked}Answer: {reference}", question, ledger),
+                self._check_claims(reference, f"{asked}Answer: {answer}", question, ledger),
             ]
         )
         if not claims:

@@ -438,7 +438,7 @@ class RubricDagEvaluator(JudgeEvaluator):
                 return Result(self.key, None, UNDECIDED, f"undecided at {name!r}", metadata)
             branch = node.branches[step["choice"]]
             if isinstance(branch, Leaf):
-                return self._reached(case, ledger, votes, path, branch)
+                return self._result_at_leaf(case, ledger, votes, path, branch)
             name = branch
 
     async def _step(
@@ -461,7 +461,7 @@ class RubricDagEvaluator(JudgeEvaluator):
             step["counts"] = decision.counts
         return step, list(cast)
 
-    def _reached(
+    def _result_at_leaf(
         self, case: Case, ledger: Ledger, votes: list[Any], path: list[dict[str, Any]], leaf: Leaf
     ) -> Result:
         metadata = self._metadata(

@@ -205,13 +205,13 @@ class TrajectoryMatchEvaluator(Evaluator):
                 agent, reference, self.rules, self.default, self._exact_first
             )
             differing = list(different) if different else ()
-            needed = self._needed(differing, reference) if self.optional else differing
+            needed = self._required_calls(differing, reference) if self.optional else differing
             return Alignment(
                 pairs, differing, differing, needed, (), different, NO_PAIRS, (), (), differences
             )
         if tools.isdisjoint(asked):
             left, open_ = range(count), range(wanted)
-            needed = self._needed(open_, reference) if self.optional else open_
+            needed = self._required_calls(open_, reference) if self.optional else open_
             return Alignment(NO_PAIRS, left, open_, needed, (), NO_PAIRS, NO_PAIRS, left, open_, {})
         repeats: Sequence[int] = ()
         mismatched: Pairs | None = None
@@ -236,7 +236,7 @@ class TrajectoryMatchEvaluator(Evaluator):
             mismatched = NO_PAIRS
             if extra and missing:
                 mismatched = pair_mismatched(agent, extra, reference, missing, misplaced)
-        needed = self._needed(missing, reference) if self.optional else missing
+        needed = self._required_calls(missing, reference) if self.optional else missing
         unexpected, absent = extra, missing
         if mismatched or misplaced:
             found = misplaced | mismatched if misplaced else mismatched
@@ -245,7 +245,7 @@ class TrajectoryMatchEvaluator(Evaluator):
             pairs, extra, missing, needed, repeats, mismatched, misplaced, unexpected, absent, {}
         )
 
-    def _needed(self, missing: Sequence[int], reference: Calls) -> Sequence[int]:
+    def _required_calls(self, missing: Sequence[int], reference: Calls) -> Sequence[int]:
         """Return the missing calls that are not optional."""
         optional = self._optional_positions(reference)
         return [j for j in missing if j not in optional]
@@ -330,7 +330,7 @@ class TrajectoryMatchEvaluator(Evaluator):
             precision = recall = f1 = 1.0
         missing = describe_calls(reference, absent, "reference", "missing") if absent else _NONE
         extra = describe_calls(agent, unexpected, "agent", "unexpected") if unexpected else _NONE
-        different = self._mismatched(agent, reference, tools, alignment) if mismatched else _NONE
+        different = self._describe_mismatches(agent, reference, tools, alignment) if mismatched else _NONE
         metadata: dict[str, Any] = {
             "mode": self.mode,
             "tool_args_match_mode": self.default.mode,
@@ -362,7 +362,7 @@ class TrajectoryMatchEvaluator(Evaluator):
             metadata["optional_missing"] = [j for j in alignment.missing if j not in needed][:LISTED]
         return metadata, (missing[1], extra[1], different[1])
 
-    def _mismatched(
+    def _describe_mismatches(
         self, agent: Calls, reference: Calls, labels: list[str], alignment: Alignment
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """Describe the first mismatched calls with the differences in their arguments, others by their place."""

@@ -51,13 +51,13 @@ class _Fold:
         if self.error is None:
             given: Sequence[Any] = results
             if self.metadata:
-                given = [self._located(*each) for each in zip(results, records, strict=True)]
+                given = [self._with_record_fields(*each) for each in zip(results, records, strict=True)]
             try:
                 self.state = self.metric.add_attempts(self.state, given)
             except FAILURES as error:
                 self.error = f"{type(error).__name__}: {error}"
 
-    def _located(self, result: UnitMetricResult | None, record: Record) -> Any:
+    def _with_record_fields(self, result: UnitMetricResult | None, record: Record) -> Any:
         """A result with the fields of its record that `metadata` names."""
         more = {key: (record or {}).get(source) for key, source in self.metadata.items()}
         if result is not None:
@@ -369,7 +369,7 @@ def result_keys(entries: Sequence[tuple[Mapping[str, Any], str]]) -> list[str]:
 
 def stored_metrics(task: GraphTask) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The unit metrics of a graph as evaluators of its output, and the aggregators of its reports over them."""
-    judged = _judged(task)
+    judged = _unit_metric_fields(task)
     read: dict[str, list[dict[str, str]]] = {name: [{}] for name in judged}
     """The metadata of the results of each field: more than one where entries name different fields by one key."""
     folded: dict[tuple[str, str, bool], tuple[str, dict[str, Any], list[str]]] = {}
@@ -416,7 +416,7 @@ def _evaluator_key(field: str, number: int) -> str:
     return field if number == 1 else f"{field}-{number}"
 
 
-def _judged(task: GraphTask) -> dict[str, bool]:
+def _unit_metric_fields(task: GraphTask) -> dict[str, bool]:
     """The output fields that hold results of its unit metrics, each with whether a higher score is better."""
     judged: dict[str, bool] = {}
     for node in task.plan.nodes.values():

@@ -333,18 +333,18 @@ class UnitMetricEvaluator(Evaluator):
     def evaluate(
         self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
-        return self._result(self._judged([reference_outputs], [outputs])[0])
+        return self._result(self._evaluate_pairs([reference_outputs], [outputs])[0])
 
     def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
         """Judge all items in one call, or one by one if the call fails."""
         try:
             golden = [item.get("reference_outputs") for item in items]
-            judged = self._judged(golden, [item.get("outputs") for item in items])
+            judged = self._evaluate_pairs(golden, [item.get("outputs") for item in items])
             return [self._result(each) for each in judged]
         except Exception:
             return super().evaluate_many(items)
 
-    def _judged(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
+    def _evaluate_pairs(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
         results = self.metric.evaluate(golden, predicted)
         if not isinstance(results, list) or len(results) != len(golden):
             raise CannotJudge(f"{self.key} did not return a list of {len(golden)} results")
@@ -361,7 +361,7 @@ class UnitMetricEvaluator(Evaluator):
             raise CannotJudge(f"{self.key}: {str(metadata['error'])[:200]}")
         comment = f"the prediction {clip(judged.predicted)} against the golden {clip(judged.golden)}"
         comment = f"{'correct' if judged.correct else 'wrong'}: {comment}"
-        reason = str(metadata.get("reason") or _measured(metadata))[:200]
+        reason = str(metadata.get("reason") or _measurement(metadata))[:200]
         if reason:
             comment += f"; {reason}"
         for name in ("golden", "predicted"):
@@ -372,7 +372,7 @@ class UnitMetricEvaluator(Evaluator):
         return Result(self.key, float(judged.correct), judged.correct, comment, metadata)
 
 
-def _measured(metadata: Mapping[str, Any]) -> str:
+def _measurement(metadata: Mapping[str, Any]) -> str:
     """Return what the metric measured and its limit, from the metadata of metrics that measure."""
     for name, bound, words in _MEASURES:
         measure, allowed = metadata.get(name), metadata.get(bound)
@@ -415,7 +415,7 @@ class EvaluatorMetric(BaseUnitMetric):
             for expected, given in zip(golden, predicted, strict=True)
         ]
         results = []
-        for at, (item, judged) in enumerate(zip(items, self._judged(items), strict=True)):
+        for at, (item, judged) in enumerate(zip(items, self._evaluate_pairs(items), strict=True)):
             if isinstance(judged, Exception):
                 raise CannotJudge(f"{name}: predicted[{at}] could not be judged: {judged}") from judged
             if judged.error is not None or judged.score is None:
@@ -431,7 +431,7 @@ class EvaluatorMetric(BaseUnitMetric):
             results.append(UnitMetricResult(correct, item["reference_outputs"], item["outputs"], metadata))
         return results
 
-    def _judged(self, items: list[Item]) -> list[Result | Exception]:
+    def _evaluate_pairs(self, items: list[Item]) -> list[Result | Exception]:
         if not getattr(self.evaluator, "is_async", False):
             many = getattr(self.evaluator, "evaluate_many", None)
             given = many(items) if callable(many) else [self.evaluator.evaluate(**item) for item in items]

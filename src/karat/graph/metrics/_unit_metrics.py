@@ -219,11 +219,11 @@ class TypedValueMatchMetric(_ActionMetric):
         if have is None:
             detail["reason"] = "nothing was typed"
         else:
-            detail.update(self._compared(self._normalise(want), self._normalise(have)))
+            detail.update(self._compare(self._normalise(want), self._normalise(have)))
         detail["similarity_score"] = detail["similarity"]
         return detail["exact_match"] or detail["fuzzy_match"], detail
 
-    def _compared(self, want: str, have: str) -> dict[str, Any]:
+    def _compare(self, want: str, have: str) -> dict[str, Any]:
         exact = want == have
         close = 1.0 if exact else similarity(want, have, self.name)
         return {
@@ -269,10 +269,10 @@ class _ScrollMetric(_ActionMetric):
     def _judge(self, expected: Any, given: Any, at: int) -> tuple[bool, dict[str, Any]]:
         want = golden_value(expected, self.golden_key, at, self.name)
         have = predicted_value(given, self.predicted_key, at, self.name)
-        return self._compared(want, have, f"{self.name}: golden[{at}]")
+        return self._compare(want, have, f"{self.name}: golden[{at}]")
 
     @abstractmethod
-    def _compared(self, want: Any, have: Any, what: str) -> tuple[bool, dict[str, Any]]:
+    def _compare(self, want: Any, have: Any, what: str) -> tuple[bool, dict[str, Any]]:
         """Whether the values agree, and by how much; `what` is the golden one in messages."""
 
 
@@ -303,7 +303,7 @@ class ScrollDirectionMetric(_ScrollMetric):
     def validate_config(self) -> None:
         self.golden_key, self.predicted_key = _keys(self.config, "direction", ParameterCheck(self.name))
 
-    def _compared(self, want: Any, have: Any, what: str) -> tuple[bool, dict[str, Any]]:
+    def _compare(self, want: Any, have: Any, what: str) -> tuple[bool, dict[str, Any]]:
         known = ("up", "down", "left", "right")
         expected = want.strip().lower() if isinstance(want, str) else None
         if expected not in known:
@@ -355,7 +355,7 @@ class ScrollAmountMetric(_ScrollMetric):
         self.threshold = check.number("scroll_threshold", self.config["scroll_threshold"], low=0.0)
         self.golden_key, self.predicted_key = _keys(self.config, "amount", check)
 
-    def _compared(self, want: Any, have: Any, what: str) -> tuple[bool, dict[str, Any]]:
+    def _compare(self, want: Any, have: Any, what: str) -> tuple[bool, dict[str, Any]]:
         expected, given = number(want), number(have)
         if expected is None:
             raise CannotJudge(f"{what} is {clip(want)}, not a finite amount")
@@ -367,7 +367,7 @@ class ScrollAmountMetric(_ScrollMetric):
             "tolerance_percent": self.tolerance,
             "scroll_threshold": self.threshold,
         }
-        correct = self._measured(expected, given, detail)
+        correct = self._amount_matches(expected, given, detail)
         if given is None:
             detail["reason"] = f"the prediction is not a finite amount: {clip(have)}"
         # the names that SyGra's reports have for the same
@@ -375,7 +375,7 @@ class ScrollAmountMetric(_ScrollMetric):
         detail |= {"golden_scroll_amount": expected, "predicted_scroll_amount": given}
         return correct, detail
 
-    def _measured(self, expected: float, given: float | None, detail: dict[str, Any]) -> bool:
+    def _amount_matches(self, expected: float, given: float | None, detail: dict[str, Any]) -> bool:
         """Whether the amount is near enough; how far off it is goes into `detail`."""
         if given is None:
             return False

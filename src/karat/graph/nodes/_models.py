@@ -107,7 +107,7 @@ class Prompt:
             at = match.end()
         pieces.append(template[at:])
         if any("{{" in piece for piece in pieces if isinstance(piece, str)):
-            pieces = [_unescaped(piece) if isinstance(piece, str) else piece for piece in pieces]
+            pieces = [_unescape(piece) if isinstance(piece, str) else piece for piece in pieces]
         if all(isinstance(piece, str) for piece in pieces):
             whole = "".join(piece for piece in pieces if isinstance(piece, str))
             return lambda state: whole
@@ -116,11 +116,11 @@ class Prompt:
                 [piece if isinstance(piece, str) else (value_of(piece[0], state),) for piece in pieces]
             )
         return lambda state: "".join(
-            piece if isinstance(piece, str) else _shown(value_of(piece[0], state)) for piece in pieces
+            piece if isinstance(piece, str) else _as_text(value_of(piece[0], state)) for piece in pieces
         )
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return text.replace("{{", "{").replace("}}", "}")
 
 
@@ -134,7 +134,7 @@ def value_of(name: str, state: Mapping[str, Any]) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
@@ -222,7 +222,7 @@ class ModelUse:
     async def ask(self, messages: list[dict[str, Any]], **more: Any) -> Reply:
         """Ask the model and return its reply."""
         reply: Reply = await self.model.generate(messages, schema=self.schema, **{**self.parameters, **more})
-        if reply.parsed is not None and (coerced := _coerced(reply)):
+        if reply.parsed is not None and (coerced := _coerced_fields(reply)):
             annotate(coerced=coerced)
         return reply
 
@@ -248,7 +248,7 @@ def read_model(section: Section, building: Building, node: Section) -> ModelUse:
     for key in parameters:
         if not isinstance(key, str):
             section.problem("must be a word", "parameters", str(key))
-        elif mistyped := _mistyped(key):
+        elif mistyped := _nearest_parameter(key):
             section.problem(f"unknown key, did you mean {mistyped!r}", "parameters", key)
     outside = section if "structured_output" in section else node
     schema = read_structured_output(outside, building.place)
@@ -267,7 +267,7 @@ COERCED = "coerced"
 """In the metadata of a model call: the fields of its answer that were text and were read as another type."""
 
 
-def _coerced(reply: Reply) -> dict[str, str]:
+def _coerced_fields(reply: Reply) -> dict[str, str]:
     """The fields that the model wrote as text and the schema made a number or a boolean of."""
     from karat.graph.sygra._functions import extract_and_load_json  # which imports the nodes
 
@@ -287,7 +287,7 @@ def _differing(written: Any, parsed: Any, path: str) -> Iterator[tuple[str, str]
         yield path, type(parsed).__name__
 
 
-def _mistyped(key: str) -> str | None:
+def _nearest_parameter(key: str) -> str | None:
     """The parameter a key is one letter away from; others go to the provider as they are, which may know them."""
     known = (*OWN, *OTHERS)
     close = [] if key in known else difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.9)
@@ -391,7 +391,7 @@ class ModelNode(Node):
         The first turn stands before the recent ones, also where it is one of them.
         """
         lines = [*SINGLE_TURN]
-        asked = next((m for m in _asked(entries[0]) if m.get("role") == "user"), None)
+        asked = next((m for m in _request_messages(entries[0]) if m.get("role") == "user"), None)
         if asked is not None:
             lines.append(f"Organizer: {asked.get('content')}")
         for entry in [entries[0], *self._recent(entries)]:
@@ -452,7 +452,7 @@ NEXT_TURN = "\nWrite the next turn, that of {}: its text alone, without a name b
 """What `chat_conversation: singleturn` writes around a conversation, in karat's own words."""
 
 
-def _asked(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _request_messages(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The messages that an entry of a chat history was the answer to; a turn that data brought is one itself."""
     if "request" not in entry:
         return [dict(entry)]
@@ -594,7 +594,7 @@ class MultiLlmNode(ModelNode):
             given = local.added(await called(self.gather, updates, local))
             state.merge(given, f"multi_llm_post_process of {self.name}")
             return
-        answers = {label: _at(update, key) for label, update in updates.items()}
+        answers = {label: _update_value(update, key) for label, update in updates.items()}
         if len(self.output_keys) == 1:
             state.merge({key: [answers]}, self.name)
         else:
@@ -624,7 +624,7 @@ class MultiLlmNode(ModelNode):
         return {key: message.content}
 
 
-def _at(update: Any, key: str) -> Any:
+def _update_value(update: Any, key: str) -> Any:
     return update[key] if isinstance(update, Mapping) and key in update else update
 
 
@@ -661,13 +661,13 @@ class AgentNode(ModelNode):
 
     def read(self, section: Section) -> None:
         self.steps = section.whole("max_steps", STEPS, 1)
-        self.injected = _injected(section)
+        self.injected = _injected_messages(section)
 
     async def run_async(self, state: SygraState, record: Record) -> None:
         local, asked = await self.prepare(state)
         described = [tool.described for tool in self.tools.values()]
         before = len(state.get(CHAT_HISTORY) or ()) // 2
-        messages = self._instructed(asked, local, before)
+        messages = self._with_instructions(asked, local, before)
         for turn in range(before, before + self.steps):
             if turn > before and turn in self.injected:
                 messages.append({"role": "system", "content": self.injected[turn]})
@@ -686,7 +686,9 @@ class AgentNode(ModelNode):
             f"no final reply within {self.steps} steps: raise max_steps, or look at the trace"
         )
 
-    def _instructed(self, asked: list[dict[str, Any]], state: SygraState, turn: int) -> list[dict[str, Any]]:
+    def _with_instructions(
+        self, asked: list[dict[str, Any]], state: SygraState, turn: int
+    ) -> list[dict[str, Any]]:
         """The messages with the agent's instructions first: its prompt's, or `_agent_prompt` of the state.
 
         The messages of `inject_system_messages` for the turn are added to them.
@@ -705,7 +707,7 @@ class AgentNode(ModelNode):
         return await tool.call(call.arguments)
 
 
-def _injected(section: Section) -> dict[int, str]:
+def _injected_messages(section: Section) -> dict[int, str]:
     """Messages to add after a number of turns, counting the conversation so far and the agent's own steps."""
     out = {}
     given = section.given.get("inject_system_messages")

@@ -71,7 +71,7 @@ def build_lambda(name: str, section: Section, building: Building) -> Node | None
         return None
     try:
         part = building.place.load(path)
-        if part is UnitMetrics and not _checked(section):
+        if part is UnitMetrics and not _check_unit_metrics(section):
             return None
         call = _callable(part, section, building)
         if call is None:
@@ -86,7 +86,7 @@ def build_lambda(name: str, section: Section, building: Building) -> Node | None
     return LambdaNode(name, call, part, output_keys, section.flag("blocking"))
 
 
-def _checked(section: Section) -> bool:
+def _check_unit_metrics(section: Section) -> bool:
     """Whether a unit-metrics node is valid; each error is reported at its line."""
     keys = ("golden_key", "predicted_key", "unit_metrics_map")
     right = all(key in section for key in keys)
@@ -111,7 +111,7 @@ def _checked(section: Section) -> bool:
 def _callable(part: Any, section: Section, building: Building) -> Any:
     """The node's function of the state, or None if it cannot be loaded, which is reported."""
     if isinstance(part, type) and any("__call__" in vars(base) for base in part.__mro__):
-        return _made(part, section, building)
+        return _instantiate(part, section, building)
     function = applied(part, 2, "lambda")
     _check_takes_state(function.call, part)
     if function.takes < 2:
@@ -136,7 +136,7 @@ def _check_mistyped(section: Section) -> None:
             section.problem(f"unknown key, did you mean {close[0]!r}", key)
 
 
-def _made(part: type, section: Section, building: Building) -> Any:
+def _instantiate(part: type, section: Section, building: Building) -> Any:
     """Create an instance with the node's keys; keys of the graph language only if its signature names them.
 
     None if they do not fit, which is reported.

@@ -48,12 +48,12 @@ class Tool:
         except FAILURES as error:
             record_tool_call(self.name, arguments, None, error, time.perf_counter() - start)
             return f"error: {type(error).__name__}: {error}"[:LONGEST_RESULT]
-        text = result if isinstance(result, str) else _written(result)
+        text = result if isinstance(result, str) else _result_text(result)
         record_tool_call(self.name, arguments, text[:LONGEST_RESULT], None, time.perf_counter() - start)
         return text[:LONGEST_RESULT]
 
 
-def _written(value: Any) -> str:
+def _result_text(value: Any) -> str:
     from karat.serialization import encode
 
     try:

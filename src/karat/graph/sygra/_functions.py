@@ -103,7 +103,7 @@ def parse_response_as_json(s: object) -> dict[str, Any] | None:
         return parsed if isinstance(parsed, dict) else {"value": parsed}
     except (ValueError, RecursionError):
         pass
-    return next((found for found in _decoded(text, "{") if isinstance(found, dict)), None)
+    return next((found for found in _decode_values(text, "{") if isinstance(found, dict)), None)
 
 
 def extract_and_load_json(text: object) -> Any:
@@ -126,12 +126,12 @@ def extract_and_load_json(text: object) -> Any:
             return json.loads(text[before:after])
         except (ValueError, RecursionError):
             pass
-    found = list(_decoded(text, "{["))
+    found = list(_decode_values(text, "{["))
     objects = [each for each in found if isinstance(each, dict) or (each and isinstance(each[0], dict))]
     return next(iter(objects or found), None)
 
 
-def _decoded(text: str, openings: str) -> Iterator[Any]:
+def _decode_values(text: str, openings: str) -> Iterator[Any]:
     """The JSON values that begin with one of these characters, outside of each other."""
     decoder = json.JSONDecoder()
     at, tried = 0, 0

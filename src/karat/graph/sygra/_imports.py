@@ -254,9 +254,11 @@ class TableFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 asked_anew[theirs] = (part, name)
         file = _file_of(module.__name__)
         if file is not None or asked_anew:
-            module.__getattr__ = functools.partial(self._otherwise, asked_anew, file)  # type: ignore[method-assign]  # PEP 562
+            module.__getattr__ = functools.partial(self._dynamic_member, asked_anew, file)  # type: ignore[method-assign]  # PEP 562
 
-    def _otherwise(self, asked_anew: dict[str, tuple[ModuleType, str]], file: Path | None, name: str) -> Any:
+    def _dynamic_member(
+        self, asked_anew: dict[str, tuple[ModuleType, str]], file: Path | None, name: str
+    ) -> Any:
         """What changes from one asking to the next, and what the file has beside the names that are karat's."""
         if name in asked_anew:
             part, ours = asked_anew[name]

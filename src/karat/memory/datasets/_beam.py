@@ -66,7 +66,7 @@ class Beam(DatasetReader):
     def notes(self) -> list[str]:
         if self.path.is_file():
             return []
-        lacking = _questioned(self.path) - set(_chats(self.path))
+        lacking = _question_folders(self.path) - set(_chats(self.path))
         if not lacking:
             return []
         named = ", ".join(sorted(str(each.relative_to(self.path)) for each in lacking)[:5])
@@ -88,11 +88,11 @@ class Beam(DatasetReader):
 
 def _chats(root: Path, most: int = 100_000) -> list[Path]:
     """The folders with a chat and its questions, in the order of their numbers."""
-    found = islice((folder for folder in _questioned(root) if _chat_file(folder).is_file()), most)
+    found = islice((folder for folder in _question_folders(root) if _chat_file(folder).is_file()), most)
     return sorted(found, key=lambda one: [(len(part), part) for part in one.parts])
 
 
-def _questioned(root: Path) -> set[Path]:
+def _question_folders(root: Path) -> set[Path]:
     """The folders with questions."""
     folders = {
         file.parent.parent

@@ -146,7 +146,9 @@ def _question(raw: Located, index: int, last: Session, turns: dict[str, Turn], n
         found = [_plain(one) for one in _EVIDENCE.finditer(text)]
         for name_of_turn in found or [text]:
             turn = turns.get(name_of_turn)
-            evidence.add(name_of_turn, None if turn is None else _renamed(turn_evidence(turn), name_of_turn))
+            evidence.add(
+                name_of_turn, None if turn is None else _rename_evidence(turn_evidence(turn), name_of_turn)
+            )
     note = evidence.note(index, "turn")
     if note:
         notes.append(note)
@@ -164,5 +166,5 @@ def _question(raw: Located, index: int, last: Session, turns: dict[str, Turn], n
     )
 
 
-def _renamed(evidence: Evidence, name: str) -> Evidence:
+def _rename_evidence(evidence: Evidence, name: str) -> Evidence:
     return Evidence(evidence_id=name, text=evidence.text, turn_ids=evidence.turn_ids)

@@ -94,7 +94,7 @@ def _sample(row: Located, name: str) -> Sample:
     source = row.text_at("source") or metadata.text_at("source")
     questions = tuple(
         _question(index, question, answers, (row, metadata), source, session_id)
-        for index, (question, answers) in enumerate(_asked(row))
+        for index, (question, answers) in enumerate(_questions_of(row))
     )
     return Sample(sample_id=name, uuid=name, sessions=(session,), questions=questions)
 
@@ -113,7 +113,7 @@ def _pieces(text: str) -> Iterator[str]:
         yield piece
 
 
-def _asked(row: Located) -> Iterator[tuple[str, list[str]]]:
+def _questions_of(row: Located) -> Iterator[tuple[str, list[str]]]:
     questions = row["questions"].texts()
     answers = list(row["answers"].items()) if isinstance(row["answers"].value, list) else [row["answers"]]
     if len(questions) == 1:
@@ -136,9 +136,9 @@ def _question(
     source: str,
     session_id: str,
 ) -> Question:
-    question_id = _at(places, "question_ids", index) or _at(places, "qa_pair_ids", index)
+    question_id = _element(places, "question_ids", index) or _element(places, "qa_pair_ids", index)
     answerable = not question_id.endswith("_abs")
-    type = _at(places, "question_types", index) or source
+    type = _element(places, "question_types", index) or source
     if not answers:
         raise places[0].error(f"question {index} has no answer")
     rubric = next((found for place in places if (found := place.get("keypoints")) is not None), None)
@@ -154,13 +154,13 @@ def _question(
         answerable=answerable,
         type=type if answerable else "abstention",
         type_abbrev=abbreviation(type if answerable else "abstention"),
-        now=iso_time(_at(places, "question_dates", index)),
+        now=iso_time(_element(places, "question_dates", index)),
         instruction=instruction,
         source_id=question_id,
     )
 
 
-def _at(places: tuple[Located, Located], key: str, index: int) -> str:
+def _element(places: tuple[Located, Located], key: str, index: int) -> str:
     """The element of a list in the row or in its metadata that belongs to a question."""
     for place in places:
         found = list(place.list_at(key)) if place.has(key) and isinstance(place.value[key], list) else []

@@ -430,17 +430,17 @@ class Corrections:
                 None,
             )
             if key is None:
-                kept.append(_at(question, len(kept)))
+                kept.append(_with_index(question, len(kept)))
                 continue
             self._used.add(key)
             row = self._by_key[key]
             if row.has("exclude") and row["exclude"].flag():
                 excluded += 1
                 continue
-            corrected = _corrected(question, row, turns, turn_id)
+            corrected = _correct_question(question, row, turns, turn_id)
             if (corrected.answer, corrected.answerable) != (question.answer, question.answerable):
                 changed += 1
-            kept.append(_at(corrected, len(kept)))
+            kept.append(_with_index(corrected, len(kept)))
         self.changed += changed
         self.excluded += excluded
         note = f"label corrections: {changed} of {len(sample.questions)} answers, {excluded} excluded"
@@ -464,7 +464,7 @@ class Corrections:
         )
 
 
-def _at(question: Question, index: int) -> Question:
+def _with_index(question: Question, index: int) -> Question:
     """The question under another index, with its place in the file as its source."""
     if question.index == index:
         return question
@@ -486,7 +486,7 @@ def _key(row: Located) -> tuple[str, int]:
     return row["sample_id"].identifier(), index.value
 
 
-def _corrected(
+def _correct_question(
     question: Question, row: Located, turns: dict[str, Turn], turn_id: Callable[[str], str]
 ) -> Question:
     given = row.get("question")

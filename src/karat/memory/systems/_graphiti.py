@@ -148,7 +148,7 @@ class Graphiti(LibraryMemory):
         return [
             StoredMemory(
                 memory_id=edge.uuid,
-                text=_dated(edge),
+                text=_fact_with_date(edge),
                 session_id=self._facts.get(edge.uuid) or None,
                 status="archived" if edge.invalid_at is not None or edge.expired_at is not None else "active",
                 raw_backend_id=edge.uuid,
@@ -168,7 +168,7 @@ class Graphiti(LibraryMemory):
         items = [
             RetrievedMemory(
                 memory_id=edge.uuid,
-                text=_dated(edge),
+                text=_fact_with_date(edge),
                 raw_backend_id=edge.uuid,
                 turn_ids=self._turns_of(edge),
             )
@@ -203,7 +203,7 @@ class Graphiti(LibraryMemory):
             worker.shutdown()
 
 
-def _dated(edge: Any) -> str:
+def _fact_with_date(edge: Any) -> str:
     """A fact with the time from which it holds, in the dialogue's calendar."""
     fact: str = storable(str(edge.fact))
     begin, end = edge.valid_at, edge.invalid_at

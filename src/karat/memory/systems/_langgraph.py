@@ -255,7 +255,7 @@ class LangMem(_StoreMemory):
             for turn in turns
         ]
         before = {item.key: item.value for item in self._items()}
-        with _untraced(), reproducible(self._ids, extraction, trustcall):
+        with _without_tracing(), reproducible(self._ids, extraction, trustcall):
             manager.invoke({"messages": messages})
         self._store.raise_errors()
         after = {item.key: item.value for item in self._items()}
@@ -319,7 +319,7 @@ def _checked_store(index: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def _untraced() -> Iterator[None]:
+def _without_tracing() -> Iterator[None]:
     """Keep LangChain from sending data to LangSmith, even if the environment enables it."""
     from langsmith.run_helpers import tracing_context
 

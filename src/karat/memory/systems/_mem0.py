@@ -150,7 +150,7 @@ class Mem0(LibraryMemory):
         ]
         if len(found) >= EVERYTHING:
             raise DataError(f"mem0 has more memories than a snapshot can list ({EVERYTHING:,})")
-        memories = [_stored(item) for item in found]
+        memories = [_memory_with_place(item) for item in found]
         return [memory for _, memory in sorted(memories, key=lambda each: each[0])]
 
     def retrieve(self, query: str, top_k: int, now: str | None) -> Retrieval:
@@ -217,7 +217,7 @@ class Mem0(LibraryMemory):
             memory.close()
 
 
-def _stored(item: Mapping[str, Any]) -> tuple[tuple[int, str], StoredMemory]:
+def _memory_with_place(item: Mapping[str, Any]) -> tuple[tuple[int, str], StoredMemory]:
     """A memory of `get_all`, with its place in the order of the dialogue."""
     metadata = dict(item.get("metadata") or {})
     batch = int(metadata.get("batch") or 0)

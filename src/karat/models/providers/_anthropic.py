@@ -172,7 +172,7 @@ class AnthropicMessages(WireFormat):
         return {
             **last,
             "content": [block for part in parts for block in part["content"]],
-            "usage": functools.reduce(_added, usages) if counted else None,
+            "usage": functools.reduce(_add_usage, usages) if counted else None,
         }
 
     def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -235,14 +235,14 @@ def _asks_to_think(rules: ModelRules | None, request: Request) -> bool:
 def closed(schema: object) -> Any:
     """A schema as `output_config.format` takes it: every object closed, without what it refuses; None: not possible."""
     try:
-        return _closed(schema)
+        return _close_objects(schema)
     except ValueError:
         return None
 
 
-def _closed(schema: Any) -> Any:
+def _close_objects(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_closed(each) for each in schema]
+        return [_close_objects(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     out: dict[str, Any] = {}
@@ -250,11 +250,11 @@ def _closed(schema: Any) -> Any:
         if name in _UNSUPPORTED:
             continue
         if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
-            out[name] = {key: _closed(each) for key, each in value.items()}
+            out[name] = {key: _close_objects(each) for key, each in value.items()}
         elif name in ("const", "enum", "default", "examples"):
             out[name] = value
         else:
-            out[name] = _closed(value)
+            out[name] = _close_objects(value)
     if schema.get("type") == "object" or "properties" in schema:
         if schema.get("additionalProperties") not in (None, False) or not schema.get("properties"):
             raise ValueError("an open object")
@@ -264,10 +264,10 @@ def _closed(schema: Any) -> Any:
     return out
 
 
-def _added(first: Any, second: Any) -> Any:
+def _add_usage(first: Any, second: Any) -> Any:
     """The sum of two usage objects, field by field. A value that is not a number stays, and is refused when read."""
     if isinstance(first, dict) and isinstance(second, dict):
-        return {name: _added(first.get(name), second.get(name)) for name in {**first, **second}}
+        return {name: _add_usage(first.get(name), second.get(name)) for name in {**first, **second}}
     if first is None or second is None:
         return second if first is None else first
     for value in (first, second):

@@ -8,6 +8,7 @@ import pytest
 import karat
 from karat.aggregators import Aggregate, Aggregator
 from karat.errors import RequestError, StoreError
+from karat.evaluators import Evaluator
 from karat.records import Counts, Estimate
 from tests.execution.test_evaluate import DATA, Closer, equal, run_adding
 
@@ -98,6 +99,15 @@ def test_win_rates_of_runs(store):
     )
 
 
+class Ordered(Evaluator):
+    """Ranks all runs by their outputs, the smallest first."""
+
+    name = "ordered"
+
+    def evaluate_runs(self, example, outputs):
+        return [output.run for output in sorted(outputs, key=lambda output: output.value)]
+
+
 def test_aggregating_an_amended_comparison_with_the_old_one_counts_nothing_twice(store):
     a, b, c = (run_adding(store, amount) for amount in (0, 1, 2))
     judge = Closer()
@@ -106,6 +116,18 @@ def test_aggregating_an_amended_comparison_with_the_old_one_counts_nothing_twice
     alone = karat.aggregate(amended, ["win_rate"]).estimates
     both = karat.aggregate([first, amended], ["win_rate"]).estimates
     assert alone == both
+
+
+def test_an_amended_ranking_of_all_runs_counts_nothing_twice(store):
+    a, b, c = (run_adding(store, amount) for amount in (0, 1, 2))
+    first = karat.evaluate([a, b], [Ordered()])
+    amended = karat.evaluate(c, [Ordered()], amend=first)
+    metrics = ["win_rate", "mean"]
+    alone = karat.aggregate(amended, metrics)
+    both = karat.aggregate([first, amended], metrics)
+    assert (alone.estimates, alone.counts) == (both.estimates, both.counts)
+    apart = karat.evaluate([b, c], [Ordered()])
+    assert karat.aggregate([first, apart], ["mean"]).estimates.get(run=b.id).n == 2 * first.counts.ok
 
 
 def test_several_evaluations_together_serve_a_comparison_that_grew(store):

@@ -342,6 +342,7 @@ class _AggregationStage:
         """Current results by evaluator key and run (None for comparisons), then by position."""
         out: dict[tuple[str, str | None], dict[int, list[ItemResult]]] = {key: {} for key in self.targets}
         seen: set[tuple[Any, ...]] = set()
+        seen_together: dict[tuple[Any, ...], list[set[str]]] = {}
         several = len(members) > 1
         joint = {key for key, spec in self.specs.items() if spec.kind == "joint"}
         latest_first = sorted(members, key=lambda e: e.header.finished or e.header.created, reverse=True)
@@ -367,6 +368,13 @@ class _AggregationStage:
                     if identity in seen:
                         continue
                     seen.add(identity)
+                    if result.key in joint:
+                        # Runs that a later evaluation judged together with others are in that result.
+                        item_of = (position, result.key, result.attempt, result.unit)
+                        sets, runs = seen_together.setdefault(item_of, []), set(result.runs)
+                        if any(map(runs.issubset, sets)):
+                            continue
+                        sets.append(runs)
                     self._statuses[status] += 1
                 if joint and result.key in joint:
                     if result.key not in self._ordered and _is_order(result):

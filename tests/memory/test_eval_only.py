@@ -64,7 +64,7 @@ def test_another_judge_in_another_directory_with_an_empty_store(tmp_path, monkey
         )  # fmt: skip
     out = capsys.readouterr().out
     assert code == 0
-    says(*[line for line in out.splitlines() if "OPENAI_MODEL" in line])
+    says(*[line for line in out.splitlines() if "named by" in line])
     assert {name: (moved / name).read_bytes() for name in PIPELINE} == before
     metrics = json.loads((moved / "aggregate_metrics.json").read_text())
     assert metrics["memory_recall"]["avg_recall"] == 1.0

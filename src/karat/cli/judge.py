@@ -594,7 +594,7 @@ def _audit(given: argparse.Namespace, terminal: Terminal) -> int:
     blocks: list[Block] = [Details(f"audit {found.id} of {', '.join(found.judge)}: {found.verdict}", fields)]
     worst = [(name, each) for name, each in found.by_attack.items() if each.value]
     rows = [
-        [name, f"{each.value:.0%}", str(each.n)]
+        [name, f"{each.value:.3f}", str(each.n)]
         for name, each in sorted(worst, key=lambda x: -(x[1].value or 0))
     ]
     blocks.append(Table(["attack", "success", "of"], rows, [1, 2]))

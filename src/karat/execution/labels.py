@@ -682,7 +682,7 @@ def _audit_note(store: Store, models: Sequence[str], served: Sequence[str]) -> t
     numbers = {each.name: each.value for each in header.estimates if each.group is None}
     stale = is_stale(header, served)
     shares = ", ".join(
-        f"{label} {numbers[name]:.0%}"
+        f"{label} {numbers[name]:.3f}"
         for label, name in (
             ("false accepts", "false_accept"),
             ("false rejects", "false_reject"),

@@ -242,7 +242,7 @@ class Correctness(Dimension):
             words = content_words(memory)
             support = len(words & sources) / len(words) if words else 0.0
             if words and support < SUPPORTED:
-                out.append(ItemVerdict(number, "hallucination", f"{support:.0%} of its words have a source"))
+                out.append(ItemVerdict(number, "hallucination", f"{support:.2f} of its words have a source"))
                 continue
             parts = [content_words(each) for each in (memory, *sentences(memory))]
             related = not points or any(

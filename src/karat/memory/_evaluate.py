@@ -122,8 +122,8 @@ def _suggesting(setting: str, given: Any, word: str) -> Iterator[None]:
 
 
 def _setting(name: str) -> str:
-    """A setting in a message: an option, or a variable of the environment."""
-    return name if name.isupper() else wording(f"--{name}", f"the argument {name}")
+    """A setting in a message: an option, a variable of the environment, or a file."""
+    return wording(f"--{name}", f"the argument {name}") if name in ("judge", "model") else name
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
@@ -211,7 +211,7 @@ class MemoryEvaluation:
             counts = self.metrics["judgments"]
             out.append(
                 f"{counts['failed']} of {counts['ok'] + counts['failed']} judgments failed"
-                f" ({self.judge_errors:.1%}, more than {option('max_judge_errors')} {self.max_judge_errors:g}):"
+                f" ({self.judge_errors:.3f}, more than {option('max_judge_errors')} {self.max_judge_errors:g}):"
                 f" {_show_failed(self.evaluation)}"
             )
         return out

@@ -513,12 +513,12 @@ def _compare_answer(answer: str, gold: str, choices: Sequence[str], matcher: Mat
     if any(matcher.replaced(gold, each, words) or swapped(gold, each) for each in sentences(answer)):
         return AnswerVerdict("Hallucination", "the answer says the same of something else")
     if numbers_agree and ((scored.score or 0.0) >= F1_CORRECT or recall >= RECALL_CORRECT):
-        return AnswerVerdict("Correct", f"token F1 {scored.score or 0.0:.2f}, {recall:.0%} of the gold words")
+        return AnswerVerdict("Correct", f"token F1 {scored.score or 0.0:.2f}, {recall:.2f} of the gold words")
     precision = len(words & content_words(gold)) / len(words) if words else 0.0
     if precision >= PRECISION_PARTIAL and recall > 0:
-        return AnswerVerdict("Omission", f"the answer has only {recall:.0%} of the gold words")
+        return AnswerVerdict("Omission", f"the answer has only {recall:.2f} of the gold words")
     return AnswerVerdict(
-        "Hallucination", f"token F1 {scored.score or 0.0:.2f}, {recall:.0%} of the gold words"
+        "Hallucination", f"token F1 {scored.score or 0.0:.2f}, {recall:.2f} of the gold words"
     )
 
 

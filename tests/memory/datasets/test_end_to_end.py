@@ -263,7 +263,7 @@ def test_label_corrections_are_used_and_their_ceiling_is_printed(tmp_path, monke
     _, _, output = run(test_locomo.write(tmp_path, *asked), tmp_path, monkeypatch, corrections=overlay)
     assert [record["gold_answer"] for record in lines(output / "qa_records.jsonl")] == ["Bern", "2023"]
     manifest = json.loads((output / ".karat" / "manifest.json").read_text())
-    assert "50.0%" in manifest["dataset"]["notes"][0]
+    assert "at most 0.500" in manifest["dataset"]["notes"][0]
     given = ["memory", "--dataset", str(tmp_path / "locomo10.json"), "--dataset-type", "locomo"]
     given += [
         "--corrections",
@@ -284,7 +284,7 @@ def test_label_corrections_are_used_and_their_ceiling_is_printed(tmp_path, monke
         "memory://",
     ]
     assert main(given) == 0
-    assert "50.0%" in " ".join(capsys.readouterr().out.split())
+    assert "at most 0.500" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_reader_that_saw_no_original_data_says_so(tmp_path, monkeypatch, says):

@@ -169,7 +169,7 @@ def test_corrections_lie_over_the_labels_and_give_a_ceiling(tmp_path):
     assert [one.answer for one in found.questions] == ["old", "new", "old"]
     assert [one.index for one in found.questions] == [0, 1, 2]
     assert [one.evidence[0].turn_ids for one in found.questions] == [("S01:1",), ("S02:1",), ("S02:2",)]
-    assert "50.0%" in str(dataset.ceiling())
+    assert "at most 0.500" in str(dataset.ceiling())
     assert dataset.corrections is not None
     assert (dataset.corrections.changed, dataset.corrections.excluded, dataset.corrections.questions) == (
         1,

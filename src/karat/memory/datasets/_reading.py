@@ -460,7 +460,7 @@ class Corrections:
         return (
             f"Label corrections of {self.path.name}: {self.changed:,} answers corrected and {self.excluded:,} questions"
             f" excluded of {self.questions:,}. With the original labels a perfect system scores at most"
-            f" {ceiling:.1%}."
+            f" {ceiling:.3f}."
         )
 
 

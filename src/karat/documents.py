@@ -214,7 +214,7 @@ def _members(place: Place, node: yaml.MappingNode, problems: list[str]) -> list[
     return found
 
 
-def written(place: Place) -> str:
+def format_path(place: Place) -> str:
     """Format a path: `evaluators[1].params`."""
     out = ""
     for step in place:

@@ -352,23 +352,23 @@ def _width_at(estimate: Estimate, value: float, limit: float, examples: int) -> 
 
     share, above = abs(value), abs(limit) > abs(value)
 
-    def of_share(n: float) -> float:
+    def share_width(n: float) -> float:
         return abs(share - share_limits(share * n, n, estimate.confidence)[above])
 
     width = abs(value - limit)
-    if share <= 1.0 and math.isclose(of_share(examples), width, rel_tol=1e-9):
-        return of_share
+    if share <= 1.0 and math.isclose(share_width(examples), width, rel_tol=1e-9):
+        return share_width
     error = estimate.metadata.get("standard_error")
     spread = width if error is None else min(width, critical(estimate.confidence) * error)
     rest = width - spread
 
-    def of_equal(n: int) -> float:
+    def equal_scores_width(n: int) -> float:
         """Return the distance for this many equal scores at one end of the range, as a fraction of the range."""
         one = np.ones(1)
         return 1.0 - BoundedMean(one, one, one * n, (0.0, 1.0)).interval(estimate.confidence)[0]
 
-    now = of_equal(examples) if rest else 1.0
-    return lambda n: spread * math.sqrt(examples / n) + (rest and rest * of_equal(n) / now)
+    now = equal_scores_width(examples) if rest else 1.0
+    return lambda n: spread * math.sqrt(examples / n) + (rest and rest * equal_scores_width(n) / now)
 
 
 def _undecided_reason(least: float, what: str, needed: int | None, examples: int) -> str:

@@ -20,7 +20,7 @@ from karat.cli.parser import (
     add_confidence_option,
     add_part_option,
     import_from_here,
-    whole,
+    integer,
 )
 from karat.cli.terminal import Terminal
 
@@ -46,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.option(
         "--examples",
-        type=whole(0),
+        type=integer(0),
         default=5,
         metavar="N",
         help="number of regressed examples to show (default: 5)",

@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from karat.cli.parser import Parser, UsageError, share, whole
+from karat.cli.parser import Parser, UsageError, integer, share
 from karat.cli.terminal import Terminal
 from karat.records import AUDIT, HUMAN
 
@@ -64,12 +64,12 @@ def add_arguments(parser: Parser) -> None:
         )
         parser.option("--verdict", choices=["pass", "fail"], help="the overall verdict")
         parser.option("--run", metavar="RUN", help="the run, if the evaluation has several")
-        parser.option("--attempt", type=whole(1), metavar="N", help="the attempt, if there are several")
+        parser.option("--attempt", type=integer(1), metavar="N", help="the attempt, if there are several")
         parser.option("--unit", metavar="NAME", help="the unit, if there are several")
         parser.option("--note", default="", metavar="TEXT", help="a note to store with the verdict")
     if command == "sample":
         parser.option(
-            "-n", "--number", type=whole(1), default=50, metavar="N", help="number of outputs (default: 50)"
+            "-n", "--number", type=integer(1), default=50, metavar="N", help="number of outputs (default: 50)"
         )
         parser.option("-o", "--output", metavar="FILE", required=True, help="the sheet, a CSV file")
         parser.option(
@@ -77,7 +77,7 @@ def add_arguments(parser: Parser) -> None:
             metavar="FIELD",
             help="draw as many outputs of each value of this metadata field, or of each run",
         )
-        parser.option("--seed", type=whole(0), default=0, metavar="N", help="random seed (default: 0)")
+        parser.option("--seed", type=integer(0), default=0, metavar="N", help="random seed (default: 0)")
     if command == "import":
         parser.add_argument("file", metavar="FILE", help="JSONL or CSV")
         parser.add_argument(
@@ -105,7 +105,7 @@ def add_arguments(parser: Parser) -> None:
             metavar="MODEL|JSON",
             help="the judge: a model, or JSON settings; give two for compare",
         )
-        parser.option("--concurrency", type=whole(1), metavar="N", help="number of judge calls at a time")
+        parser.option("--concurrency", type=integer(1), metavar="N", help="number of judge calls at a time")
     if command == "compare":
         parser.option(
             "--with",
@@ -114,7 +114,7 @@ def add_arguments(parser: Parser) -> None:
             help="compare with another evaluator of EVAL instead of two judges",
         )
     if command == "audit":
-        parser.option("--limit", type=whole(1), metavar="N", help="use the first N questions only")
+        parser.option("--limit", type=integer(1), metavar="N", help="use the first N questions only")
     if command in ("alignment", "compare", "audit"):
         parser.option(
             "--confidence",

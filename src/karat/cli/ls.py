@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from karat.cli.parser import Parser, UsageError, whole
+from karat.cli.parser import Parser, UsageError, integer
 from karat.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option(
         "--limit",
         "--last",
-        type=whole(1),
+        type=integer(1),
         metavar="N",
         help=f"list only the newest N of each kind (default: {LIMIT}; with --json, all)",
     )

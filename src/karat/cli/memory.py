@@ -27,7 +27,7 @@ from karat.cli.parser import (
     cache_mode,
     fraction,
     import_from_here,
-    whole,
+    integer,
 )
 from karat.cli.terminal import Terminal
 
@@ -42,14 +42,16 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--judge", metavar="MODEL", help="the judge: a model, or deterministic for none")
     parser.option("--model", metavar="MODEL", help="the answering model, or extractive for none")
     add_parameter_option(parser, "the memory system")
-    parser.option("--top-k", type=whole(1), default=5, metavar="K", help="memories per question (default: 5)")
     parser.option(
-        "--context-tokens", type=whole(1), metavar="N", help="cut the retrieved memories to N tokens"
+        "--top-k", type=integer(1), default=5, metavar="K", help="memories per question (default: 5)"
+    )
+    parser.option(
+        "--context-tokens", type=integer(1), metavar="N", help="cut the retrieved memories to N tokens"
     )
     parser.option(
         "--controls", action="store_true", help="run the four controls too, for the report to compare with"
     )
-    parser.option("--max-samples", type=whole(1), metavar="N", help="use at most N samples")
+    parser.option("--max-samples", type=integer(1), metavar="N", help="use at most N samples")
     parser.option("--eval-only", action="store_true", help="only judge the pipeline files in --output-dir")
     parser.option(
         "--snapshots",
@@ -65,10 +67,10 @@ def add_arguments(parser: Parser) -> None:
         help="exit with code 1 if a larger share of judgments fails (default: 0.05)",
     )
     parser.option(
-        "--seed", type=whole(0), default=0, metavar="N", help="random seed of the system (default: 0)"
+        "--seed", type=integer(0), default=0, metavar="N", help="random seed of the system (default: 0)"
     )
     parser.option(
-        "--concurrency", type=whole(1), metavar="N", help="number of samples at a time (default: 4)"
+        "--concurrency", type=integer(1), metavar="N", help="number of samples at a time (default: 4)"
     )
     parser.option("--new", action="store_true", help="start again even if the same run is already stored")
     parser.option(

@@ -331,7 +331,7 @@ def _section(title: str, text: str) -> str:
 # Options that several commands share, and their value types.
 
 
-def whole(least: int) -> Callable[[str], int]:
+def integer(least: int) -> Callable[[str], int]:
     """Return a reader of integers that are at least `least`."""
 
     def read(text: str) -> int:
@@ -471,7 +471,7 @@ def add_call_options(parser: Parser) -> None:
 def add_work_options(parser: Parser) -> None:
     """Add the options of the stages that call tasks or judges."""
     parser.option(
-        "--concurrency", type=whole(1), metavar="N", help="number of items at a time (default: 100)"
+        "--concurrency", type=integer(1), metavar="N", help="number of items at a time (default: 100)"
     )
     parser.option("--timeout", type=positive, metavar="SECONDS", help="timeout of one item")
     parser.option("--abort-on-error", action="store_true", default=None, help="stop at the first failure")

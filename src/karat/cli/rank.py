@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 
-from karat.cli.parser import Parser, UsageError, add_confidence_option, import_from_here, part, whole
+from karat.cli.parser import Parser, UsageError, add_confidence_option, import_from_here, integer, part
 from karat.cli.terminal import Terminal
 
 FORMATS = ("text", "markdown", "json")
@@ -45,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.option(
         "--seed",
-        type=whole(0),
+        type=integer(0),
         default=0,
         metavar="N",
         help="random seed of the orders for --elo (default: 0)",

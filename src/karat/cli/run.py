@@ -34,8 +34,8 @@ from karat.cli.parser import (
     add_work_options,
     cache_mode,
     import_from_here,
+    integer,
     read_thresholds,
-    whole,
 )
 from karat.cli.terminal import Terminal
 from karat.errors import (
@@ -77,7 +77,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option(
         "--estimate",
         nargs="?",
-        type=whole(0),
+        type=integer(0),
         const=0,
         metavar="N",
         help="estimate the cost, and stop: from the prompts, or from N records that are run",
@@ -99,10 +99,10 @@ def add_arguments(parser: Parser) -> None:
     parser.option(
         "--model", action="append", default=[], metavar="MODEL", help="run with this model; repeatable"
     )
-    parser.option("--attempts", type=whole(1), metavar="K", help="independent attempts per example")
-    parser.option("--limit", type=whole(1), metavar="N", help="use at most N examples")
-    parser.option("--offset", type=whole(0), metavar="N", help="skip the first N examples")
-    parser.option("--retries", type=whole(0), metavar="N", help="retries of an example whose task raised")
+    parser.option("--attempts", type=integer(1), metavar="K", help="independent attempts per example")
+    parser.option("--limit", type=integer(1), metavar="N", help="use at most N examples")
+    parser.option("--offset", type=integer(0), metavar="N", help="skip the first N examples")
+    parser.option("--retries", type=integer(0), metavar="N", help="retries of an example whose task raised")
     parser.option("--accept-code-change", action="store_true", help="resume a run even if its code changed")
     add_work_options(parser)
     add_stage_options(parser)
@@ -608,15 +608,15 @@ def add_graph_arguments(parser: Parser) -> None:
         "--num_records",
         "--num-records",
         "-n",
-        type=whole(1),
+        type=integer(1),
         metavar="N",
         help=f"number of records (default: {RECORDS})",
     )
     option(
-        "--start_index", "--start-index", "-si", type=whole(0), metavar="N", help="skip the first N records"
+        "--start_index", "--start-index", "-si", type=integer(0), metavar="N", help="skip the first N records"
     )
     option(
-        "--batch_size", "--batch-size", "-b", type=whole(1), metavar="N", help="number of records at a time"
+        "--batch_size", "--batch-size", "-b", type=integer(1), metavar="N", help="number of records at a time"
     )
     option(
         "--output_dir",

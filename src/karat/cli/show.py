@@ -26,7 +26,7 @@ import msgspec
 
 from karat.analysis.filters import FIELDS, All, Filter, FilterError, TextSearch, parse, row_values
 from karat.analysis.outcomes import failure_kinds
-from karat.cli.parser import Parser, UsageError, whole
+from karat.cli.parser import Parser, UsageError, integer
 from karat.cli.terminal import Terminal
 from karat.errors import RequestError, UnknownName, did_you_mean, plural
 from karat.formatting import Block, Details, Heading, Paragraph, Table, clean, counts_text
@@ -74,9 +74,9 @@ def add_arguments(parser: Parser) -> None:
         "--sort", metavar="FIELD", help="the rows with the lowest value first; --sort=-FIELD: the highest"
     )
     parser.option(
-        "--limit", type=whole(1), default=PAGE, metavar="N", help=f"rows of a page (default: {PAGE})"
+        "--limit", type=integer(1), default=PAGE, metavar="N", help=f"rows of a page (default: {PAGE})"
     )
-    parser.option("--page", type=whole(1), default=1, metavar="N", help="the page to show (default: 1)")
+    parser.option("--page", type=integer(1), default=1, metavar="N", help="the page to show (default: 1)")
     parser.option("--details", action="store_true", help="show all settings, the parents and the children")
 
 

@@ -16,7 +16,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
-from karat.cli.parser import Parser, UsageError, whole
+from karat.cli.parser import Parser, UsageError, integer
 from karat.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -37,12 +37,16 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--metric", metavar="KEY", help="compare or slice by this evaluator")
     parser.option("--example", metavar="ID", help="open this example beside the rows")
     parser.option(
-        "--attempt", type=whole(1), default=1, metavar="N", help="attempt of the example to open (default: 1)"
+        "--attempt",
+        type=integer(1),
+        default=1,
+        metavar="N",
+        help="attempt of the example to open (default: 1)",
     )
     parser.option("--unit", metavar="NAME", help="unit of the example to open")
     parser.option("--by", metavar="FIELD", help="slice by this metadata field")
     parser.option(
-        "--port", type=whole(0), default=0, metavar="PORT", help="port to listen on (default: a free one)"
+        "--port", type=integer(0), default=0, metavar="PORT", help="port to listen on (default: a free one)"
     )
     parser.option("--no-browser", action="store_true", help="print the URL without opening a browser")
 

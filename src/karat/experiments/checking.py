@@ -15,7 +15,7 @@ import msgspec
 from pydantic import ValidationError
 
 from karat.aggregators._base import Resolved, resolve_aggregator
-from karat.documents import Document, Place, read_document, written
+from karat.documents import Document, Place, format_path, read_document
 from karat.errors import (
     ConfigError,
     KaratError,
@@ -51,9 +51,9 @@ from karat.experiments.schema import (
     PlacedError,
     PromptEntry,
     RecordedEntry,
-    at,
-    blamed,
     check_schema,
+    errors_at,
+    place_of_parameter,
     problems_of,
 )
 from karat.store import open_existing
@@ -154,7 +154,7 @@ class _Check:
         for key in ("dataset", "task"):
             if value.get(key) is not None or (key,) in bad:
                 continue
-            if key == "task" or not says_graph(value.get("task"), self.folder):  # a graph has a dataset
+            if key == "task" or not is_graph_task(value.get("task"), self.folder):  # a graph has a dataset
                 self.problems.append((self.document.line(()), f"{key}: is missing"))
         readable = {key: item for key, item in value.items() if (key,) not in bad}
         for key in LISTS:
@@ -169,11 +169,13 @@ class _Check:
             return step()
         except KaratError as error:
             for problem in problems_of(error):
-                self._problem(getattr(error, "place", None) or blamed(place, params, problem), problem)
+                self._problem(
+                    getattr(error, "place", None) or place_of_parameter(place, params, problem), problem
+                )
         return None
 
     def _problem(self, place: Place, text: str) -> None:
-        self.problems.append((self.document.line(place), f"{written(place)}: {text}"))
+        self.problems.append((self.document.line(place), f"{format_path(place)}: {text}"))
 
     def _path(self, name: str) -> Path:
         """A path in the file, relative to the working folder."""
@@ -209,7 +211,7 @@ class _Check:
             return self._named_dataset(entry)
         fields = entry.model_dump(exclude={"path"}, exclude_unset=True)
         path = self._path(entry.path)
-        with at("dataset", "path"):
+        with errors_at("dataset", "path"):
             RowSource(path, entry.format)  # says what is wrong with the file itself
         return self._note_dataset(Dataset.from_file(path, **fields))
 
@@ -282,7 +284,9 @@ class _Check:
         try:
             return runs_for(function_task(entry.function, params, entry.name, self.folder), models)
         except RequestError as error:
-            raise PlacedError(blamed(("task",), entry.params, str(error)), problems_of(error)) from error
+            raise PlacedError(
+                place_of_parameter(("task",), entry.params, str(error)), problems_of(error)
+            ) from error
 
     def _recorded_task(self, entry: RecordedEntry, models: list[str]) -> Any:
         if models or self.params:
@@ -301,7 +305,7 @@ class _Check:
         schema = self._answer_schema(entry.answer_schema)
         specs: list[str | None] = [*models] or [entry.model]
         for spec in specs:
-            with at("task", "model") if spec is entry.model and spec is not None else nullcontext():
+            with errors_at("task", "model") if spec is entry.model and spec is not None else nullcontext():
                 refuse_absent(spec)
         return [
             PlannedRun(
@@ -342,7 +346,7 @@ class _Check:
         """The dataset of the file, checked against the graph, or else the graph's own."""
         if self.file.dataset is not None:
             return dataset
-        with in_file_of(task.name):
+        with naming_graph(task.name):
             return task.dataset()
 
     # Evaluators and aggregators -----------------------------------------------------
@@ -412,7 +416,7 @@ class _Check:
         """Build every aggregator, and check that it has something to aggregate."""
         whole = not self.problems
         if self.problems:
-            graph = says_graph(self.document.value.get("task"), self.folder)
+            graph = is_graph_task(self.document.value.get("task"), self.folder)
             from_where = ("evaluators", "task") if graph else ("evaluators",)
             whole = not any(text.startswith(from_where) for _, text in self.problems)
         if self.file.aggregators and not self.file.evaluators and not evaluators and whole:
@@ -507,19 +511,19 @@ def _checker(entry: Any, folder: Path) -> Callable[[str, int, Any], None]:
 
     def check(name: str, index: int, value: Any) -> None:
         if name == "model":
-            with at("matrix", name, index):
+            with errors_at("matrix", name, index):
                 if not isinstance(value, str):
                     raise RequestError(f"{value!r} is not a model: model names are strings")
                 refuse_absent(value)
         elif isinstance(entry, PromptEntry):
-            with at("matrix", name):
+            with errors_at("matrix", name):
                 _refuse_unknown_field(name)
-            with at("matrix", name, index):
+            with errors_at("matrix", name, index):
                 _prompt(entry, {name: value}, None)
         elif function is not None and callable(function[1]) and not isinstance(function[1], Task):
-            with at("matrix", name):
+            with errors_at("matrix", name):
                 refuse_unknown(*function, name)
-            with at("matrix", name, index):
+            with errors_at("matrix", name, index):
                 refuse_unfit(*function, name, value)
 
     return check
@@ -564,7 +568,7 @@ def graph_of(entry: Any, folder: Path) -> GraphEntry | None:
     return GraphEntry(graph=entry) if names_graph(_found(entry, folder)) else None
 
 
-def says_graph(written: Any, folder: Path) -> bool:
+def is_graph_task(written: Any, folder: Path) -> bool:
     """Whether `task:` is a graph, which has its own data."""
     if isinstance(written, Mapping):
         return "graph" in written
@@ -572,7 +576,7 @@ def says_graph(written: Any, folder: Path) -> bool:
 
 
 @contextmanager
-def in_file_of(graph: str) -> Iterator[None]:
+def naming_graph(graph: str) -> Iterator[None]:
     """Prefix errors in the graph's own file with its name."""
     try:
         yield
@@ -589,7 +593,7 @@ def graph_runs(
     runs = []
     specs: list[str | None] = [*models] or [entry.model]
     for model in specs:
-        with in_file_of(entry.graph):
+        with naming_graph(entry.graph):
             task = load_task(
                 _found(entry.graph, folder), model=model, run_args={**entry.run_args, **run_args}
             )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
-from karat.documents import Place, written
+from karat.documents import Place, format_path
 from karat.errors import ConfigError, KaratError, nearest, unknown_key
 
 Whole = Annotated[int, Field(strict=True)]
@@ -365,14 +365,14 @@ def check_schema(
     sentences: list[tuple[Place, str]] = []
     for place, kind, text in found:
         if kind != "type":
-            sentences.append((place, f"{written(place)}: {text}"))
+            sentences.append((place, f"{format_path(place)}: {text}"))
         elif not any(len(other) > len(place) and other[: len(place)] == place for other in places):
             merged.setdefault(place, []).append(text)
     said = {place for place, _ in sentences}
     for place, words in merged.items():
         if place in said:
             continue
-        sentences.append((place, f"{written(place)}: must be {' or '.join(dict.fromkeys(words))}"))
+        sentences.append((place, f"{format_path(place)}: must be {' or '.join(dict.fromkeys(words))}"))
     bad = {place[: 2 if place[0] in ("evaluators", "aggregators") else 1] for place in places if place}
     return None, sentences, bad
 
@@ -423,7 +423,7 @@ class PlacedError(ConfigError):
 
 
 @contextmanager
-def at(*place: str | int) -> Iterator[None]:
+def errors_at(*place: str | int) -> Iterator[None]:
     """Attach a place to errors raised inside; the innermost place wins."""
     try:
         yield
@@ -438,7 +438,7 @@ def problems_of(error: KaratError) -> list[str]:
     return getattr(error, "problems", None) or [str(error)]
 
 
-def blamed(place: Place, params: Mapping[str, Any] | None, text: str) -> Place:
+def place_of_parameter(place: Place, params: Mapping[str, Any] | None, text: str) -> Place:
     """The place of the parameter whose name or value a message quotes; else `place`."""
     for name, value in (params or {}).items():
         if repr(name) in text or (isinstance(value, str) and repr(value) in text):

@@ -361,11 +361,11 @@ def _properties(graph: Section) -> dict[str, Any]:
     own = section.others(PROPERTIES)
     section.without_effect(*own, instead="only the task's own code may read it, with get_graph_property")
     section.without_effect("retry_chat_injection", instead="but the task's own code may ask for it")
-    window = section.whole("chat_history_window_size", 5, 0)
+    window = section.integer("chat_history_window_size", 5, 0)
     kind = section.text("chat_conversation", "multiturn")
     if kind not in ("multiturn", "singleturn"):
         section.problem(f"must be singleturn or multiturn, not {kind!r}", "chat_conversation")
-    bound = section.whole("max_iterations", section.whole("recursion_limit", MOST_VISITS, 1), 1)
+    bound = section.integer("max_iterations", section.integer("recursion_limit", MOST_VISITS, 1), 1)
     return {"chat_conversation": kind, "chat_history_window_size": window, "max_iterations": bound}
 
 

@@ -172,9 +172,9 @@ class _Export:
             if report in streaming:
                 result = report.end()
             elif report.processor.use_previous and previous is not None:
-                result = report.whole(previous)
+                result = report.report_on(previous)
             else:
-                result = report.whole(report.kept(self._records()))
+                result = report.report_on(report.kept(self._records()))
             previous = self._write_report(report, result)
         self._note_left_out()
         self._note_unset()
@@ -374,7 +374,7 @@ class _Report:
             data = encode(result)
         return data, result
 
-    def whole(self, data: list[Any]) -> list[Any]:
+    def report_on(self, data: list[Any]) -> list[Any]:
         """Return the report on a list of records."""
         made = self._with_guard(self.processor.make)
         if self.error is not None:

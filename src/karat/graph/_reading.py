@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from karat.documents import Document, Place, written
+from karat.documents import Document, Place, format_path
 from karat.errors import ConfigError, KaratError, did_you_mean, nearest
 
 
@@ -28,7 +28,7 @@ class Problems:
         self._notes[self._with_note(place, sentence)] = None
 
     def _with_note(self, place: Place, sentence: str) -> tuple[int, str]:
-        where = written(place)
+        where = format_path(place)
         return self.document.line(place), f"{where}: {sentence}" if where else sentence
 
     def caught(self, place: Place, error: KaratError) -> None:
@@ -160,7 +160,7 @@ class Section:
         self.problem("must be true or false", key)
         return default
 
-    def whole(self, key: str, default: int, least: int = 0) -> int:
+    def integer(self, key: str, default: int, least: int = 0) -> int:
         """Read an integer."""
         value = self.given.get(key)
         if value is None:

@@ -455,7 +455,7 @@ def number(name: str, value: object) -> float:
     return float(value)
 
 
-def whole(name: str, value: object) -> int:
+def integer(name: str, value: object) -> int:
     """Check a seed."""
     if type(value) is int:
         return value
@@ -536,7 +536,7 @@ _TOOLS = "a list of {type: function, function: {name, parameters}}"
 _READ: dict[str, Callable[[str, Any], Any]] = {
     "temperature": number,
     "max_tokens": count,
-    "seed": whole,
+    "seed": integer,
     "stop": stops,
     "tools": tool_list,
     "tool_choice": choice_of_tool,

@@ -660,7 +660,7 @@ class AgentNode(ModelNode):
     strips = False
 
     def read(self, section: Section) -> None:
-        self.steps = section.whole("max_steps", STEPS, 1)
+        self.steps = section.integer("max_steps", STEPS, 1)
         self.injected = _injected_messages(section)
 
     async def run_async(self, state: SygraState, record: Record) -> None:

@@ -198,7 +198,7 @@ class AnthropicMessages(WireFormat):
                 ended = True
         if not ended:
             raise ValueError("the stream ended before the message was complete")
-        whole["content"] = [blocks[index].whole() for index in sorted(blocks)]
+        whole["content"] = [blocks[index].assemble() for index in sorted(blocks)]
         return whole
 
     def begins(self, event: dict[str, Any]) -> bool:
@@ -298,7 +298,7 @@ class _Block:
         if field is not None:
             self._texts.setdefault(field, [self._start.get(field, "")]).append(delta[field])
 
-    def whole(self) -> dict[str, Any]:
+    def assemble(self) -> dict[str, Any]:
         """Return the block as a reply without streaming has it."""
         block = self._start | {field: "".join(pieces) for field, pieces in self._texts.items()}
         if "partial_json" in self._texts:

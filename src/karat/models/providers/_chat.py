@@ -256,7 +256,7 @@ class _Call:
         self.name: list[str] = []
         self.arguments: list[str] = []
 
-    def whole(self) -> dict[str, Any]:
+    def assemble(self) -> dict[str, Any]:
         function = {"name": "".join(self.name), "arguments": "".join(self.arguments)}
         out = {"id": self.id, "type": "function", "function": function}
         return {**out, "extra_content": self.extra} if self.extra else out
@@ -313,7 +313,7 @@ class _Assembled:
         message = self._choice["message"]
         message |= {key: "".join(pieces) for key, pieces in self._texts.items()}
         if self._calls:
-            message["tool_calls"] = [call.whole() for call in self._calls]
+            message["tool_calls"] = [call.assemble() for call in self._calls]
         return self._choice
 
 

@@ -11,6 +11,7 @@ import ast
 import functools
 import inspect
 import io
+import os
 import sys
 import sysconfig
 import threading
@@ -121,15 +122,30 @@ def _place(part: Any) -> str:
 
 
 def source_file(part: object) -> str:
-    """The project file that defines a callable or the class of an object; empty where no such file is known."""
+    """The project file that defines a callable or the class of an object; empty where no such file is known.
+
+    For what a cell of a notebook defines it is the notebook, where Jupyter or VS Code names it.
+    """
     while isinstance(part, functools.partial):
         part = part.func
     target: Any = part if hasattr(part, "__qualname__") else type(part)
-    file = _file(sys.modules.get(getattr(target, "__module__", None) or ""))
+    module = getattr(target, "__module__", None) or ""
+    file = _file(sys.modules.get(module))
     written_in = target.__code__.co_filename if isinstance(target, types.FunctionType) else None
+    if file is None and module == "__main__":
+        return _notebook()
     if file is None or (written_in and Path(written_in).name != file.name):
         return ""
     return project_file(str(file))
+
+
+def _notebook() -> str:
+    """The notebook whose kernel this process is; empty where it is none, or one that is not told its notebook."""
+    named = getattr(sys.modules["__main__"], "__vsc_ipynb_file__", None)
+    if named is None and "ipykernel" in sys.modules:  # programs that a kernel starts inherit its environment
+        named = os.environ.get("JPY_SESSION_NAME")
+    path = Path(str(named or "")).absolute()
+    return str(path) if path.suffix == ".ipynb" and path.is_file() else ""
 
 
 def project_file(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -149,3 +150,46 @@ def test_the_command_line_a_script_and_an_import_continue_one_run(
     assert len(list(store.runs.list())) == 1
     assert main(["run", "answer_of_all.py:answer", "--data", "five", "--store", url]) == 0
     assert len(list(store.runs.list())) == 1
+
+
+CELL = """
+import karat
+
+def answer(number):
+    return number * {times}
+
+rows = [{{"id": str(n), "input": n}} for n in range(5)]
+run = karat.run(answer, karat.Dataset.from_examples(rows, name="five"), store={store!r}, {more})
+"""
+
+
+def run_cell(notebook: Path, code: str, named_by: str) -> None:
+    """Run a cell in a kernel of Jupyter that is told its notebook."""
+    from jupyter_client.manager import start_new_kernel
+
+    told = {"JPY_SESSION_NAME": str(notebook)} if named_by == "jupyter" else {}
+    manager, client = start_new_kernel(cwd=str(notebook.parent), env={**os.environ, **told})
+    try:
+        if named_by == "vscode":
+            code = f"__vsc_ipynb_file__ = {str(notebook)!r}\n{code}"
+        reply = client.execute_interactive(code, timeout=60, output_hook=lambda message: None)
+        assert reply["content"]["status"] == "ok", reply["content"]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.parametrize("named_by", ["jupyter", "vscode"])
+def test_functions_of_one_name_in_two_notebooks_are_two_tasks(
+    store: karat.Store, tmp_path: Path, named_by: str
+) -> None:
+    one, two = tmp_path / "one.ipynb", tmp_path / "two.ipynb"
+    for times, notebook in enumerate((one, two), 1):
+        notebook.touch()
+        cell = CELL.format(times=times, store=store.url, more="accept_code_change=True")
+        run_cell(notebook, cell, named_by)
+    first, second = store.runs.list()
+    assert [output.value for output in second.outputs()] == [0, 2, 4, 6, 8]
+    # A change of the code is one of the same task, as in a file.
+    run_cell(two, CELL.format(times=3, store=store.url, more="accept_code_change=True"), named_by)
+    assert [run.id for run in store.runs.list()] == [first.id, second.id]

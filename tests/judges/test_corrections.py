@@ -260,3 +260,35 @@ def test_a_key_in_a_judge_to_compare_is_shown_and_stored_nowhere(store, serve, f
     store.close()
     for path in folder.iterdir():
         assert b"sk-hidden-1" not in path.read_bytes(), path.name
+
+
+def test_what_no_judge_decided_is_not_corrected(store, serve, refuses):
+    run = karat.run(echo, DATA, store=store)
+    plain = karat.evaluate(run, ["json_valid"])
+    with refuses(RequestError):
+        correct(plain, "q1", verdict=True)
+    judge = {"name": "answer_correctness", "params": {"judge": serve(lambda body: claims(True)).spec()}}
+    both = karat.evaluate(run, ["json_valid", judge])
+    with refuses(RequestError):
+        correct(both, "q1", evaluator="json_valid", verdict=True)
+    assert correct(both, "q1", verdict=True)
+    assert [each.header.evaluators[0].name for each in store.evaluations.list()] == [
+        "json_valid",
+        "json_valid",
+        "human",
+    ]
+
+
+class Mine(karat.Evaluator):
+    """An evaluator of a user's own, which may ask a model."""
+
+    name = "mine"
+
+    def evaluate(self, *, outputs, **context):
+        return karat.Result(self.key, 0.0)
+
+
+def test_an_evaluator_of_ones_own_may_be_corrected(store):
+    evaluation = karat.evaluate(karat.run(echo, DATA, store=store), [Mine()])
+    [made] = correct(evaluation, "q1", verdict=True)
+    assert (made.kind, made.score) == ("correction", 1.0)

@@ -123,14 +123,36 @@ def _where_failed(evaluation: Evaluation) -> str:
 
 def asks_judge(spec: EvaluatorSpec) -> bool:
     """Whether an evaluator of an evaluation asks a judge."""
-    from karat.evaluators._base import evaluators
     from karat.evaluators.judges._base import JudgeEvaluator
 
-    try:
-        part = evaluators.get(spec.name)
-    except RequestError:
-        return False
+    part = _registered(spec)
     return isinstance(part, type) and issubclass(part, JudgeEvaluator)
+
+
+def _registered(spec: EvaluatorSpec) -> Any:
+    """The evaluator that is registered under a name; None for one that a file or an import path names."""
+    from karat.evaluators._base import evaluators
+
+    try:
+        return evaluators.get(spec.name)
+    except RequestError:
+        return None
+
+
+def _check_corrected(evaluation: Evaluation, spec: EvaluatorSpec) -> None:
+    """Refuse to correct the score of a built-in evaluator that asks no judge. One of the user's own may ask one."""
+    if asks_judge(spec) or not getattr(_registered(spec), "__module__", "").startswith("karat."):
+        return
+    judges = [each.key for each in evaluation.header.evaluators if each.kind == "single" and asks_judge(each)]
+    if judges:
+        raise RequestError(
+            f"{spec.key!r} is no judge, so there is no decision to correct: name one with"
+            f" {' or '.join(option('evaluator', key) for key in judges)}"
+        )
+    raise RequestError(
+        f"{evaluation.id} has no judge, and {spec.key!r} makes no decision that could be corrected: labels of people"
+        f" are stored with {wording('karat judge import', 'import_labels()')}"
+    )
 
 
 def find_result(
@@ -552,6 +574,7 @@ def correct(
     Earlier corrections of the same result by the same person stay.
     """
     spec = judged_key(evaluation, evaluator)
+    _check_corrected(evaluation, spec)
     record = find_result(evaluation, spec.key, example, run=run, attempt=attempt, unit=unit)
     if not isinstance(record.outcome, Ok):
         raise RequestError(

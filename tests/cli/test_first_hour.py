@@ -598,7 +598,8 @@ def test_metrics_that_are_better_when_lower_have_an_arrow(karat, project):
     run = ("run", "task.py:shout", "--data", "good.jsonl", "--input", "question")
     said = karat(*run, "-e", "errors.py:Errors")
     assert "errors ↓" in said.out
-    assert "errors ↓" in karat("show", "latest").out
+    [aggregation] = karat("ls", "--json").json["aggregations"]
+    assert "errors ↓" in karat("show", aggregation["id"]).out
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,9 @@ def made(karat, project):
     }
 
 
-@pytest.mark.parametrize("command", ["ls", "show latest"])
+@pytest.mark.parametrize("command", ["ls", "show latest", "show AGGREGATION"])
 def test_looking_into_the_store_imports_only_what_it_needs(made, command):
+    command = command.replace("AGGREGATION", made["aggregation"])
     code = (
         f"import sys; before = set(sys.modules); from karat.cli import main; main({command.split()!r});"
         "heavy = {'numpy', 'pyarrow', 'asyncio', 'hashlib', 'shutil', 'html'};"
@@ -373,14 +374,81 @@ def test_export_of_values_that_are_not_text(karat, project):
 
 
 def test_export_says_which_one_is_the_latest_and_where_the_rows_are(karat, made, says):
-    said = karat("export", "latest", "-o", "estimates.csv").err
-    assert made["aggregation"] in said
+    said = karat("export", "latest", "-o", "outputs.csv").err
+    assert made["run"] in said
     assert f"karat export {made['evaluation']}" in said
-    says(re.sub(r"(agg|eval)-\w+", r"\1-ID", said))
-    karat("rm", made["aggregation"], "--yes")
+    says(re.sub(r"(run|eval)-\w+", r"\1-ID", said))
+    karat("rm", made["evaluation"], "--cascade", "--yes")
     said = karat("export", "latest").err
-    assert made["evaluation"] in said
-    says(re.sub(r"(agg|eval)-\w+", r"\1-ID", said))
+    assert made["run"] in said
+    says(re.sub(r"(run|eval)-\w+", r"\1-ID", said))
+
+
+def test_latest_is_the_run_wherever_any_kind_may_be_named(karat, made):
+    """A comparison or an aggregation may be newer: `latest` is the same thing in every command."""
+    other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
+    karat("compare", made["run"], other)
+    karat("evaluate", made["run"], "-e", "json_valid", "--json")
+    assert karat("show", "latest", "--json").json["id"] == other
+    assert [run["id"] for run in karat("report", "latest", "--json").json["runs"]] == [other]
+    assert {each["run"] for each in map(json.loads, karat("export", "latest").out.splitlines())} == {other}
+    assert karat("tag", "latest", "newest", "--json").json["id"] == other
+
+
+def test_latest_in_an_empty_store_says_what_there_is_not(karat, made, refuses):
+    karat("rm", made["run"], "--cascade", "--yes")
+    for command in ("show", "report", "export"):
+        said = karat(command, "latest")
+        assert said.code == 2
+        assert "no run in" in said.err
+    assert "no evaluation in" in karat("aggregate", "latest").err
+
+
+def test_the_failures_of_a_judgment_are_shown_of_its_run(karat, made, project):
+    (project / "stops.py").write_text("def stops(*, outputs):\n    raise ValueError('no')\n")
+    karat("run", "task.py:shout", "--data", "good.jsonl", "--input", "question", "-e", "stops.py:stops")
+    [kind] = karat("show", "latest", "--failed", "--json").json["kinds"]
+    assert "ValueError" in kind["kind"]
+
+
+def test_runs_of_one_task_are_listed_by_the_metric_that_they_share(karat, project):
+    data = ("--data", "good.jsonl", "--input", "question", "--expected", "answer")
+    run = ("run", "task.py:shout", *data, "-e", "exact_match", "--json")
+    first = karat(*run).json["runs"][0]["id"]
+    second = karat(*run, "--new").json["runs"][0]["id"]
+    strict = '{"name": "exact_match", "params": {"case_sensitive": false}}'
+    for part in ("json_valid", strict):
+        evaluation = karat("evaluate", first, "-e", part, "--json").json["id"]
+        karat("aggregate", evaluation)
+    listed = {run["id"]: run["headline"] for run in karat("ls", "runs", "--json").json["runs"]}
+    assert [listed[run]["evaluator"] for run in (first, second)] == ["exact_match", "exact_match"]
+    assert karat("ls", "runs").out.count(" exact_match accuracy") == 1, "it heads the column"
+
+
+def test_labels_are_not_repeated_as_what_differs(karat, project):
+    run = ("run", "task.py:shout", "--data", "good.jsonl", "--input", "question")
+    karat(*run, "--label", "before")
+    karat(*run, "--new", "--label", "after")
+    listed = karat("ls", "runs").out
+    assert listed.count("before") == listed.count("after") == 1
+    assert "replicate=2" in listed
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["init", "elsewhere"],
+        ["export", "RUN", "-o", "rows.csv"],
+        ["report", "RUN", "-o", "report.md"],
+        ["tag", "RUN", "quiet"],
+        ["graph", "eval/classification/demo", "--out", "graph.svg"],
+        ["rm", "RUN", "--cascade", "--yes"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_quiet_commands_confirm_nothing(karat, made, command):
+    said = karat(*(made["run"] if word == "RUN" else word for word in command), "--quiet")
+    assert (said.code, said.out, said.err) == (0, "", "")
 
 
 def test_export_into_a_folder_that_is_not_there(karat, made, says):

@@ -17,11 +17,14 @@ from typing import Any, BinaryIO
 from karat.cli.parser import Parser, UsageError
 from karat.cli.terminal import Terminal
 from karat.formatting import printable
+from karat.records import HUMAN
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the id, the file and the format."""
-    parser.add_argument("id", metavar="ID", help="the id to export; for a dataset also its name")
+    parser.add_argument(
+        "id", metavar="ID", help="the id to export, or latest (the latest run); for a dataset also its name"
+    )
     parser.option("-o", "--output", metavar="FILE", help="the output file; - is stdout (default: stdout)")
     parser.option(
         "--format", metavar="FORMAT", help="json, jsonl, csv or parquet (default: from the file extension)"
@@ -35,7 +38,6 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.formatting import clean
     from karat.reporting.export import export, format_of, write
     from karat.store import open_existing
-    from karat.store.handles import Aggregation
 
     to_stdout = given.output in (None, "-", "/dev/stdout")
     format = format_of(None if to_stdout else given.output, given.format)
@@ -51,9 +53,13 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         handle = store.get(given.id)
         if given.id == "latest":
             notice = latest_notice(handle)
-            if isinstance(handle, Aggregation) and handle.header.evaluations:
-                rows = store.command("export", handle.header.evaluations[0])
-                notice += f", which holds estimates; for the rows: {rows}"
+            scored = [
+                each.id
+                for each in store.evaluations.list()
+                if handle.id in each.header.runs and any(s.name != HUMAN for s in each.header.evaluators)
+            ]
+            if scored:
+                notice += f"; for its rows with scores: {store.command('export', scored[-1])}"
             terminal.notice(notice)
         if to_stdout:
             with terminal.writing():
@@ -62,7 +68,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
                 terminal.binary.flush()
             return 0
         count = export(handle, Path(given.output), format)
-        terminal.show(
+        terminal.done(
             {"id": handle.id, "file": given.output, "format": format, "records": count},
             f"wrote {plural(count, 'record')} of {handle.id} to {clean(given.output)}",
         )

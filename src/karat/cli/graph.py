@@ -48,7 +48,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         terminal.show(document, drawn)
         return 0
     write_whole(given.out, drawn)
-    terminal.show({**document, "file": given.out}, f"wrote {given.out}")
+    terminal.done({**document, "file": given.out}, f"wrote {given.out}")
     return 0
 
 

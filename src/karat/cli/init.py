@@ -57,7 +57,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     written = [str(folder / name) for name in contents]
     command = f"karat run {folder if given.graph else folder / 'experiment.yaml'}"
     text = "\n".join([*(f"wrote {path}" for path in written), "", f"now: {command}"])
-    terminal.show({"files": written, "next": command}, text)
+    terminal.done({"files": written, "next": command}, text)
     return 0
 
 

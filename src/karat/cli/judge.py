@@ -147,18 +147,12 @@ def _subcommands() -> dict[str, Callable[[argparse.Namespace, Terminal], int]]:
 
 def _latest_judged(store: Store) -> Evaluation | None:
     """The latest evaluation that has a judge, or None."""
-    from karat.evaluators._base import evaluators
-    from karat.evaluators.judges._base import JudgeEvaluator
+    from karat.analysis.judges import asks_judge
 
-    judges = {
-        name
-        for name in evaluators.list()
-        if isinstance(part := evaluators.get(name), type) and issubclass(part, JudgeEvaluator)
-    }
     found = [
         each
         for each in store.evaluations.list()
-        if not each.header.metadata.get(AUDIT) and any(spec.name in judges for spec in each.header.evaluators)
+        if not each.header.metadata.get(AUDIT) and any(map(asks_judge, each.header.evaluators))
     ]
     return found[-1] if found else None
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from karat.records import Estimate
     from karat.store import Store
 
+Metric = tuple[str, str]
+"""The label of an estimate and the fingerprint of its evaluator: other parameters make another metric."""
 KINDS = ("datasets", "runs", "evaluations", "aggregations")
 LIMIT = 20
 """Items of each kind that are listed for a person; JSON has all of them unless --limit says otherwise."""
@@ -64,7 +66,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         _refuse_unknown(store, given, listed)
         scores = {}
         if listed.get("runs"):
-            scores = {run: found[0] for run, found in newest_estimates(store).items()}
+            scores = _headlines(listed["runs"], newest_estimates(store))
         document = {
             "store": store.url,
             **{kind: [_entry(store, each, scores) for each in those] for kind, those in listed.items()},
@@ -108,24 +110,41 @@ def _entry(store: Store, handle: Any, scores: dict[str, Estimate]) -> dict[str, 
     return entry
 
 
-def newest_estimates(store: Store) -> dict[str, list[Estimate]]:
-    """The estimates over all items of the newest aggregation of each run."""
+def newest_estimates(store: Store) -> dict[str, dict[Metric, Estimate]]:
+    """The newest estimate of each metric of each run, over all items; those of its newest aggregation first."""
     from karat.analysis.stored_analyses import is_analysis
 
-    runs = {each.id: each.header.runs for each in store.evaluations.list()}
-    found: dict[str, list[Estimate]] = {}
+    evaluations = {each.id: each.header for each in store.evaluations.list()}
+    found: dict[str, dict[Metric, Estimate]] = {}
     for aggregation in reversed(store.aggregations.list()):
         if is_analysis(aggregation):
             continue
-        about = dict.fromkeys(run for each in aggregation.header.evaluations for run in runs.get(each, ()))
+        members = [evaluations[id] for id in aggregation.header.evaluations if id in evaluations]
+        about = dict.fromkeys(run for each in members for run in each.runs)
         only = next(iter(about)) if len(about) == 1 else None
-        here: dict[str, list[Estimate]] = {}
+        made_by = {spec.key: spec.fingerprint for each in members for spec in each.evaluators}
         for estimate in aggregation.header.estimates:
             run = estimate.run or only
             if run is not None and not estimate.group and estimate.value is not None:
-                here.setdefault(run, []).append(estimate)
-        found = {**here, **found}
+                metric = estimate.label, made_by.get(estimate.evaluator, "")
+                found.setdefault(run, {}).setdefault(metric, estimate)
     return found
+
+
+def _headlines(handles: list[Any], estimates: dict[str, dict[Metric, Estimate]]) -> dict[str, Estimate]:
+    """The estimate that the list shows of each run: of the metric that most runs of its task and dataset have."""
+    from collections import Counter
+
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in reversed(handles):  # of equally common metrics, the first one of the newest run
+        if each.id in estimates:
+            groups.setdefault((each.header.task, each.header.dataset), []).append(each.id)
+    out: dict[str, Estimate] = {}
+    for runs in groups.values():
+        common = Counter(metric for run in runs for metric in estimates[run])
+        place = {metric: place for place, (metric, _) in enumerate(common.most_common())}
+        out |= {run: estimates[run][min(estimates[run], key=place.__getitem__)] for run in runs}
+    return out
 
 
 def _blocks(
@@ -235,11 +254,15 @@ def _runs(handles: list[Any], scores: dict[str, Estimate]) -> Table:
 
 def _distinguishing_settings(handles: list[Any]) -> dict[str, str]:
     """For each run, what distinguishes it from the others of the same task and dataset; empty where nothing does."""
+    import msgspec
+
     from karat.store.run_labels import run_labels
 
     groups: dict[tuple[str, str], list[Any]] = {}
     for each in handles:
-        groups.setdefault((each.header.task, each.header.dataset), []).append(each.header)
+        # Their labels have a column of their own.
+        header = msgspec.structs.replace(each.header, labels=[])
+        groups.setdefault((header.task, header.dataset), []).append(header)
     out = {}
     for (task, _), headers in groups.items():
         for id, label in run_labels(headers).items():

@@ -190,7 +190,7 @@ def _cache(given: argparse.Namespace, terminal: Terminal) -> int:
         return 0
     older = given.older_than * DAY if given.older_than is not None else None
     gone = cache_clear(given.model, older)
-    terminal.show({"cleared": gone}, f"cleared {plural(gone, 'reply', 'replies')}")
+    terminal.done({"cleared": gone}, f"cleared {plural(gone, 'reply', 'replies')}")
     return 0
 
 

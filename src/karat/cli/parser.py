@@ -208,7 +208,9 @@ def add_general_options(group: Any) -> None:
         help="sqlite:///path, postgresql://… or memory:// (default: KARAT_STORE, else sqlite:///karat.db)",
     )
     group.add_argument("--json", action="store_true", help="print one JSON document instead of text")
-    group.add_argument("--quiet", action="store_true", help="do not print progress and notices")
+    group.add_argument(
+        "--quiet", action="store_true", help="do not print progress, notices and confirmations"
+    )
     group.add_argument("-h", "--help", action="store_true", help="show this help")
 
 
@@ -310,6 +312,9 @@ to stderr. With `--json` they print one JSON document instead; errors are a docu
 | 4 | a gate is undecided: too few examples, or too many missing |
 | 70 | a bug in karat; `KARAT_TRACEBACK=1` shows where |
 | 130 | interrupted (Ctrl-C), resumable with the same command |
+
+`latest` is the latest run. Where a command needs an evaluation (`aggregate`, `judge`), it is the latest evaluation, for
+`judge` the latest with a judge. People's labels and what an audit ran are never meant. A notice has the id.
 
 This page is generated from the help of the commands, by `karat.cli.parser.page`.
 """

@@ -22,7 +22,9 @@ FORMATS = ("text", "markdown", "html", "latex", "json", "csv")
 
 def add_arguments(parser: Parser) -> None:
     """Declare the ids, the file and the format."""
-    parser.add_argument("ids", metavar="ID", nargs="+", help="runs, evaluations or aggregations")
+    parser.add_argument(
+        "ids", metavar="ID", nargs="+", help="runs, evaluations or aggregations; latest is the latest run"
+    )
     parser.option(
         "-o",
         "--output",
@@ -55,14 +57,14 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     if given.output is None and terminal.as_json and form not in (None, "json"):
         raise UsageError(f"--json and --format {form} contradict each other: remove one of them")
     with open_existing(given.store) as store:
-        handles = [store.runs.get("latest") if each == "latest" else store.get(each) for each in given.ids]
+        handles = [store.get(each) for each in given.ids]
         for asked, found in zip(given.ids, handles, strict=True):
             terminal.notice(latest_notice(found) if asked == "latest" else "")
         summary = summarise(store, handles, given.confidence)
         written = html_report(store, summary, given.confidence) if form == "html" else None
     if given.output is not None:
         write_whole(given.output, written or render(summary, form or "text"))
-        terminal.show(
+        terminal.done(
             {"file": given.output, "format": form, "runs": [run.id for run in summary.runs]},
             f"wrote the report on {plural(len(summary.runs), 'run')} to {clean(given.output)}",
         )

@@ -37,10 +37,10 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             terminal.show({"removed": [], "would_remove": doomed}, text)
             return 0
         if not given.yes and not _confirm(doomed, plural(len(doomed), "item"), terminal):
-            terminal.show({"removed": []}, "nothing was removed")
+            terminal.done({"removed": []}, "nothing was removed")
             return 1
         removed = store.remove(*doomed)  # exactly these: a child created since is not removed
-        terminal.show({"removed": removed}, "\n".join(f"removed {clean(each, 80)}" for each in removed))
+        terminal.done({"removed": removed}, "\n".join(f"removed {clean(each, 80)}" for each in removed))
     return 0
 
 

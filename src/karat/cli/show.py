@@ -103,7 +103,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             terminal.show(document, lambda: example_blocks(document))
             return 0
         if given.failed:
-            handle = _failing(handle, given.id)
+            handle = _failing(handle)
         elif isinstance(handle, Aggregation) and picks:
             handle = _only_evaluation(handle, picks[0])
         document = {**handle.to_dict(), "parents": lineage(store, handle.id, up=True)}
@@ -212,7 +212,7 @@ def _scores(run: Run) -> list[tuple[str, list[str]]]:
     from karat.formatting import number
     from karat.records import interval_text
 
-    found = newest_estimates(run.store).get(run.id, [])
+    found = list(newest_estimates(run.store).get(run.id, {}).values())
     texts = [
         f"{each.label} {number(each.value)} {interval_text(each)}".rstrip()
         + (f" over {each.n:,} of {each.of:,} items" if each.n < each.of else "")
@@ -542,22 +542,25 @@ def _judgment(outcome: dict[str, Any]) -> list[tuple[str, list[str]]]:
 # Failures ----------------------------------------------------------------------------
 
 
-def _failing(handle: Any, id: str) -> Any:
-    """The item whose failures to show: for an aggregation without failures, its evaluations or runs."""
+def _failing(handle: Any) -> Any:
+    """The item whose failures to show: for one without failures, the first of those it was made from or by."""
     if isinstance(handle, StoredDataset):
         raise RequestError(
             f"{handle.label} is a dataset and has no failures: name a run, an evaluation or an aggregation"
         )
     if isinstance(handle, Aggregation):
         return handle if handle.header.failures else failed_first(handle)
-    return failed_first(handle) if id == "latest" else handle
+    return failed_first(handle) if isinstance(handle, Run) else handle
 
 
 def failed_first(handle: Any) -> Any:
-    """The earliest of an item and its parents that has failures; else the item itself."""
-    evaluations = handle.evaluations if isinstance(handle, Aggregation) else [handle]
-    judged = [each for each in evaluations if isinstance(each, Evaluation)]
-    earlier = [*_runs(judged), *judged]
+    """The earliest of an item, its runs and its evaluations that has failures; else the item itself."""
+    if isinstance(handle, Run):
+        earlier = [handle, *evaluations_of(handle)]
+    else:
+        evaluations = handle.evaluations if isinstance(handle, Aggregation) else [handle]
+        judged = [each for each in evaluations if isinstance(each, Evaluation)]
+        earlier = [*_runs(judged), *judged]
     return next((each for each in earlier if each.counts.failed), handle)
 
 

@@ -25,7 +25,7 @@ LONGEST = 100
 def add_arguments(parser: Parser) -> None:
     """Declare the id and the labels."""
     parser.add_argument(
-        "id", metavar="ID", help="an id, a unique prefix of one, a label, or latest (the run)"
+        "id", metavar="ID", help="an id, a unique prefix of one, a label, or latest (the latest run)"
     )
     parser.add_argument("labels", metavar="LABEL", nargs="*", help="the labels to add")
     parser.option("--remove", action="append", default=[], metavar="LABEL", help="remove a label; repeatable")
@@ -51,17 +51,16 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
                 raise UsageError(
                     f"{label!r} cannot be a label: it is the name of a dataset; use another word"
                 )
-        id = store.runs.get("latest").id if given.id == "latest" else given.id
         if not given.move:
-            _refuse_others(store, store.get(id), given.labels)
-        handle = counted(store.tag(id, given.labels, remove=given.remove, move=given.move))
+            _refuse_others(store, store.get(given.id), given.labels)
+        handle = counted(store.tag(given.id, given.labels, remove=given.remove, move=given.move))
         labels = handle.header.labels
         text = (
             f"{handle.id}: {', '.join(clean(each) for each in labels)}"
             if labels
             else f"{handle.id}: no labels"
         )
-        terminal.show({"id": handle.id, "labels": labels}, text)
+        terminal.done({"id": handle.id, "labels": labels}, text)
     return 0
 
 

@@ -65,6 +65,11 @@ class Terminal:
                 shown = as_text(shown, self.layout)
             self.write(shown.rstrip("\n") + "\n")
 
+    def done(self, document: Any, text: str) -> None:
+        """Confirm what a command wrote elsewhere: the document with --json, else the text, and nothing with --quiet."""
+        if self.as_json or not self.quiet:
+            self.show(document, text)
+
     def write(self, text: str) -> None:
         """Write to stdout. If the reader has closed the pipe, continue without output: the work is stored."""
         with self.writing():

@@ -63,21 +63,22 @@ class Store:
         return shlex.join(["karat", *words, *place])
 
     def get(self, id: str) -> StoredDataset | Run | Evaluation | Aggregation:
-        """Find an object by id, label, unique prefix of an id, or `latest`; a dataset also by its name.
+        """Find an object by id, label, unique prefix of an id, or `latest` (a run); a dataset also by its name.
 
         A label that things of several kinds have means the run, else the evaluation, the aggregation, the dataset.
         """
-        from karat.store.repositories import find, labelled, of_users
+        from karat.store.repositories import find, labelled
 
         rows, row = self._rows(id_prefix=id), None
         if not any(each.id == id for each in rows):
             named = self.datasets.by_name(id)
             if named is not None:
                 return named
+            if id == "latest":
+                return self.runs.get(id)
             every = self._rows()
-            for kind in ("run", "evaluation", "aggregation", "dataset") if id != "latest" else ():
+            for kind in ("run", "evaluation", "aggregation", "dataset"):
                 row = row or labelled(self, id, [each for each in every if each.kind == kind])
-            rows = of_users(every) if id == "latest" else rows
         row = row or find(id, rows)
         if row is None:
             raise UnknownName(f"nothing called {id!r} in {self.url}: {self._near(id)}")

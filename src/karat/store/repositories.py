@@ -122,6 +122,11 @@ class Repository(Generic[H, B]):
         row = row or find(id, rows)
         if row is None:
             known = [row.id for row in self._rows()]
+            if id == "latest":
+                first = wording("karat run", "karat.run")
+                raise UnknownName(
+                    f"there is no {self.kind} in {self._backend.url} yet: {first} creates the first run"
+                )
             raise UnknownName(f"no {self.kind} {id!r} in {self._backend.url}: {did_you_mean(id, known)}")
         return self._handle(row)
 

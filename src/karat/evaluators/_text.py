@@ -100,7 +100,7 @@ class ExactMatch(ReferenceEvaluator[Any]):
         if self.params["path"] is not None or self._any_of:
             return super().evaluate_many(items)
         out: list[Result | Exception] = []
-        append, key, normalise = out.append, self.key, self._normalise
+        key, normalise = self.key, self._normalise
         # A copy with other labels takes less time than a new result, which checks its score again.
         equal, put = Result(key, 1.0, True, EQUAL), msgspec.structs.force_setattr
         copy = Result.__copy__  # type: ignore[attr-defined]  # msgspec's stub leaves it out
@@ -112,10 +112,10 @@ class ExactMatch(ReferenceEvaluator[Any]):
             if type(output) is not str or type(reference) is not str:
                 out.extend(super().evaluate_many([item]))
             elif output == reference and len(output) <= LABEL and output.isascii():
-                append(result := copy(equal))
-                put(result, "metadata", {"golden": reference, "predicted": output})  # as `_labels` does
+                put(equal, "metadata", {"golden": reference, "predicted": output})  # as `_labels` does
+                out.append(copy(equal))
             elif output == reference or normalise(output) == normalise(reference):
-                append(Result(key, 1.0, True, EQUAL, _labels(output, reference)))
+                out.append(Result(key, 1.0, True, EQUAL, _labels(output, reference)))
             else:
                 if output.isascii() and reference.isascii() and len(output) + len(reference) <= LABEL:
                     labels = {
@@ -124,7 +124,7 @@ class ExactMatch(ReferenceEvaluator[Any]):
                     }  # as `_labels` does, without the calls
                 else:
                     labels = _labels(output, reference)
-                append(Result(key, 0.0, False, difference(output, reference), labels))
+                out.append(Result(key, 0.0, False, difference(output, reference), labels))
         return out
 
 

@@ -95,12 +95,17 @@ class BoundedMean:
         self.counts = np.asarray(counts, dtype=np.float64)
         self.sizes = np.asarray(sizes, dtype=np.float64)
         # From here on items lie between 0 and 1. What differs by less than a part in 10¹³ of that is the same.
-        self.sums = np.round((np.asarray(sums, dtype=np.float64) - self.low * self.sizes) / self.range, 13)
+        self.sums = np.asarray(sums, dtype=np.float64)
+        if self.low != 0.0 or self.range != 1.0:
+            self.sums = (self.sums - self.low * self.sizes) / self.range
+        self.sums = np.rint(self.sums * 1e13) / 1e13
         self.clusters = float(self.counts.sum())
-        items = float(self.counts @ self.sizes)
+        self.items = items = float(self.counts @ self.sizes)
         self.mean = float(self.counts @ self.sums) / items
         self.usual_size = float(self.counts @ self.sizes**2) / items
         self.effective = items / self.usual_size
+        residuals = self.sums - self.mean * self.sizes
+        self.squares = float(self.counts @ (residuals * residuals))
         self.correlation = max(0.0, correlation)
         self.extra_size = self._size_at(self.correlation)
         self.degrees = degrees
@@ -118,28 +123,34 @@ class BoundedMean:
         """
         import numpy as np
 
-        residuals = self.sums - self.mean * self.sizes
-        squares = self.counts @ residuals**2
-        fourth = self.counts @ residuals**4
-        carriers = float(squares * squares / fourth) / doubt if fourth > 0.0 else 0.0
         means = self.sums / np.maximum(self.sizes, 1e-300)
+        seldom = [self._seldom(means <= _OUTER), self._seldom(means >= 1.0 - _OUTER)]
+        if not any(seldom):  # many values near both bounds: nothing else matters
+            return 0.0, 0.0
+        squares = self.squares
+        fourth = float(self.counts @ (self.sums - self.mean * self.sizes) ** 4)
+        carriers = squares * squares / fourth / doubt if fourth > 0.0 else 0.0
         most_common = float(self.counts.max()) / self.clusters
         few = _falling(self.clusters, _FEW, _MANY)
         most, limits = (1.0, (_SELDOM, _OFTEN)) if most_common >= 0.5 else (_SPREAD_OUT, (_SPARSE, _DENSE))
         sparse = _falling(carriers, *limits)
 
-        def weight(near: NDArray[np.bool_], distance: float) -> float:
+        def weight(seldom: float, distance: float) -> float:
             moved = distance * self.extra_size * math.sqrt(doubt / squares) if squares > 0.0 else math.inf
             some = most * max(few, 1.0 - _SAFE / max(moved, _SAFE))
             spread_out = some + (1.0 - some) * sparse
-            return min(spread_out, _falling(self._equivalent_clusters(near), _SELDOM, _OFTEN))
+            return min(spread_out, seldom)
 
-        return weight(means <= _OUTER, self.mean), weight(means >= 1.0 - _OUTER, 1.0 - self.mean)
+        return weight(seldom[0], self.mean), weight(seldom[1], 1.0 - self.mean)
 
-    def _equivalent_clusters(self, near: NDArray[np.bool_]) -> float:
-        """Return how many clusters of the usual size these are worth: small ones say little about a large one."""
-        items = float(self.counts[near] @ self.sizes[near])
-        return min(float(self.counts[near].sum()), items / self.usual_size)
+    def _seldom(self, near: NDArray[np.bool_]) -> float:
+        """1 where few clusters are near a bound, 0 where many are.
+
+        They count as clusters of the usual size: many small ones say little about a large one.
+        """
+        counts = self.counts[near]
+        items = float(counts @ self.sizes[near])
+        return _falling(min(float(counts.sum()), items / self.usual_size), _SELDOM, _OFTEN)
 
     def _degrees(self, weight: float) -> float:
         """Degrees of freedom. The extra value makes up for the unknown variance; without it t does."""
@@ -153,9 +164,14 @@ class BoundedMean:
         return self.low + self.range * low, self.low + self.range * high
 
     def _limits(self, confidence: float) -> tuple[float, float]:
-        low = -self._upper(-self.sums, 0.0, self.weight_low, confidence)
-        high = self._upper(self.sums, 1.0, self.weight_high, confidence)
+        low, high = -self._upper(False, confidence), self._upper(True, confidence)
         return min(low, self.mean), max(high, self.mean)
+
+    def _side(self, above: bool) -> tuple[Floats, float, float, float]:
+        """Sums, their mean and bound, and the weight of the extra value; for the lower limit with the signs changed."""
+        if above:
+            return self.sums, self.mean, 1.0, self.weight_high
+        return -self.sums, -self.mean, 0.0, self.weight_low
 
     def p_value(self, value: float) -> float:
         """The two-sided p-value of "the mean is `value`": 1 − the confidence at which a limit reaches it."""
@@ -163,9 +179,7 @@ class BoundedMean:
         if abs(value - self.mean) < 1e-13:
             return 1.0
         above = value > self.mean
-        sums, bound, weight = (
-            (self.sums, 1.0, self.weight_high) if above else (-self.sums, 0.0, self.weight_low)
-        )
+        sums, _, bound, weight = self._side(above)
         found = []
         for each in _trial_weights(weight):
             root, _, _ = saddlepoint(*self._parts(sums, bound, each), value if above else -value)
@@ -237,7 +251,7 @@ class BoundedMean:
             changed.weight_low = max(changed._extra_weights(doubt)[0], least)
             spread = changed.sums - changed.mean * all_sizes
             error = math.sqrt(float(times @ spread**2)) / float(times @ all_sizes)
-            low = -changed._upper(-changed.sums, 0.0, changed.weight_low, confidence)
+            low = -changed._upper(False, confidence)
             return changed.low + changed.range * low < z * error * changed.range
 
         few, many = 0.0, (typical if tied else reach) * (1.0 - 1e-9)
@@ -260,19 +274,21 @@ class BoundedMean:
             np.append(self.counts, weight),
         )
 
-    def _upper(self, sums: Floats, bound: float, weight: float, confidence: float) -> float:
-        """The upper limit of the mean of `sums`, which is at most `bound`."""
-        return max(self._upper_with(sums, bound, each, confidence) for each in _trial_weights(weight))
-
-    def _upper_with(self, sums: Floats, bound: float, weight: float, confidence: float) -> float:
-        parts = self._parts(sums, bound, weight)
-        wanted = critical(confidence, self._degrees(weight))
-        mean = float(self.counts @ sums) / float(self.counts @ self.sizes)
+    def _upper(self, above: bool, confidence: float) -> float:
+        """The upper limit of the mean; of the mean with its sign changed where not `above`."""
+        sums, mean, bound, weight = self._side(above)
         if mean >= bound:
             return bound
-        sums, sizes, counts = parts
-        residuals = sums - mean * sizes
-        step = wanted * math.sqrt(float(counts @ residuals**2)) / float(counts @ sizes)
+        return max(self._upper_with(sums, mean, bound, each, confidence) for each in _trial_weights(weight))
+
+    def _upper_with(self, sums: Floats, mean: float, bound: float, weight: float, confidence: float) -> float:
+        parts = self._parts(sums, bound, weight)
+        wanted = critical(confidence, self._degrees(weight))
+        squares, items = self.squares, self.items
+        if weight > 0.0:
+            squares += weight * ((bound - mean) * self.extra_size) ** 2
+            items += weight * self.extra_size
+        step = wanted * math.sqrt(squares) / items
         low, high, point, start = mean, bound, min(mean + step, 0.5 * (mean + bound)), 0.0
         before = 0.0
         for _ in range(100):
@@ -314,6 +330,10 @@ def saddlepoint(
 
     Also the derivative of r with respect to `value`, and the saddlepoint, at which a search nearby can start.
     """
+    if len(sums) <= _FEW_KINDS:
+        found = _saddlepoint_of_few(sums.tolist(), sizes.tolist(), shapes.tolist(), value, start)
+        if found is not None:
+            return found
     import numpy as np
 
     gaps = sums - value * sizes
@@ -344,3 +364,49 @@ def saddlepoint(
         return root, 0.0, x
     scaled = x * math.sqrt(curve)
     return root + math.log(scaled / root) / root, x * float(shapes @ (sizes / kept)) / root, x
+
+
+_FEW_KINDS = 8
+"""Kinds of clusters up to which plain numbers take less time than NumPy, whose calls take longer than they compute."""
+
+
+def _saddlepoint_of_few(
+    sums: list[float], sizes: list[float], shapes: list[float], value: float, start: float
+) -> tuple[float, float, float] | None:
+    """`saddlepoint` without NumPy; None where the numbers leave their range."""
+    gaps = [total - value * size for total, size in zip(sums, sizes, strict=True)]
+    most, least = max(gaps), min(gaps)
+    if most <= 0.0:
+        return math.inf, 0.0, 0.0
+    if least >= 0.0:
+        return -math.inf, 0.0, 0.0
+    bottom, top = 1.0 / least, 1.0 / most
+    step = start if bottom < start < top else 0.0
+    pairs = list(zip(shapes, gaps, strict=True))
+    for _ in range(100):
+        x = step
+        slope = curve = 0.0
+        for shape, gap in pairs:
+            kept = 1.0 - x * gap
+            if kept <= 0.0:
+                return None
+            part = gap / kept
+            weighted = shape * part
+            slope += weighted
+            curve += weighted * part
+        if slope > 0.0:
+            top = x
+        else:
+            bottom = x
+        step = x - slope / curve
+        if abs(step - x) <= 1e-9 * abs(step):
+            break
+        if not bottom < step < top:
+            step = 0.5 * (bottom + top)
+    ratio = sum([shape * math.log(1.0 - x * gap) for shape, gap in pairs])
+    root = math.copysign(math.sqrt(max(0.0, 2.0 * ratio)), x)
+    if abs(root) < 1e-4:
+        return root, 0.0, x
+    scaled = x * math.sqrt(curve)
+    moved = sum([shape * size / (1.0 - x * gap) for (shape, gap), size in zip(pairs, sizes, strict=True)])
+    return root + math.log(scaled / root) / root, x * moved / root, x

@@ -68,10 +68,14 @@ class Sizes(msgspec.Struct):
 
     def with_singles(self, times: int) -> Sizes:
         """Return the sums with this many clusters of one item added."""
-        total = Sizes()
-        total.merge(self)
-        total.add(1, times)
-        return total
+        return Sizes(
+            self.clusters + times,
+            self.items + times,
+            self.squares + times,
+            self.cubes + times,
+            self.fourths + times,
+            self.fifths + times,
+        )
 
     @property
     def clustered(self) -> bool:
@@ -427,7 +431,9 @@ class MeanState:
         low, high = bounded.interval(confidence)
         mean = self.mean
         assert mean is not None
-        metadata = {"standard_error": math.sqrt(self.variances()[0]), **self._design(self.design()[0])}
+        robust, plain = self.variances()
+        effect = robust / plain if plain > 0.0 else 1.0
+        metadata = {"standard_error": math.sqrt(robust), **self._design(effect)}
         method = self._method("gaffke")
         return with_bounds(
             Estimate(mean, min(low, mean), max(high, mean), n, of, method, confidence, metadata=metadata),
@@ -596,16 +602,19 @@ def state_of_clusters(
 ) -> MeanState:
     """The state of clusters that are counted by sum and size already, with the sum of all squared values."""
     state = MeanState()
+    sizes: Counter[int] = Counter()
     for (total, size), times in clusters.items():
         numerator, shift = ratio_of(total)
-        state.total.add_ratio(numerator * times, shift)
-        state.cluster_squares.add_ratio(numerator * numerator * times, 2 * shift)
-        state.products.add_ratio(numerator * (size - 1) * times, shift)
+        weighted = numerator * times
+        state.total.add_ratio(weighted, shift)
+        state.cluster_squares.add_ratio(numerator * weighted, 2 * shift)
+        if size > 1:
+            state.products.add_ratio(weighted * (size - 1), shift)
         state.clusters.add(total, size, times)
-        if size == 1:
-            state.singles += times
-        else:
-            state.several.add(size, times)
+        sizes[size] += times
+    state.singles = sizes.pop(1, 0)
+    for size, times in sizes.items():
+        state.several.add(size, times)
     state.squares = exact_sum([squares])
     state.cluster_squares.add_multiple(state.squares, -1)
     if clusters:

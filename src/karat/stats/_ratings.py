@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 22
 """Numbers of a clusters × runs table that are held at a time (32 MB)."""
+_BASE_BITS = 26
+_BASE = 1 << _BASE_BITS
+"""More than twice the comparisons of a run in one cluster, so that both fit into the 53 bits of a float."""
 
 
 class Comparisons:
@@ -69,7 +72,8 @@ class Comparisons:
             codes, labels = _encode(clusters)
             if len(labels) < len(codes):
                 self.clusters, self.cluster_count = codes, len(labels)
-        self.flat: Integers = self.first * len(self.names) + self.second
+        self.flat: Integers = self.first * len(self.names)
+        self.flat += self.second
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -77,6 +81,12 @@ class Comparisons:
     def table(self) -> PairTable:
         """The counts of every ordered pair."""
         k = len(self.names)
+        if self.doubled is not None:  # wins, ties and losses are counted in one pass
+            codes = 3 * self.flat
+            codes += self.doubled
+            counts = np.bincount(codes, minlength=3 * k * k).reshape(k, k, 3).astype(np.float64)
+            losses, ties, wins = np.moveaxis(counts, 2, 0)
+            return PairTable(losses + ties + wins, wins + 0.5 * ties, wins + 0.25 * ties, ties)
 
         def summed(weights: Floats | None = None) -> Floats:
             return np.bincount(self.flat, weights, minlength=k * k).reshape(k, k).astype(np.float64)
@@ -89,16 +99,62 @@ class Comparisons:
         )
 
     @functools.cached_property
+    def doubled(self) -> Integers | None:
+        """Twice the outcomes, where there are only wins, ties and losses."""
+        twice = 2.0 * self.outcomes
+        codes: Integers = twice.astype(np.int64)
+        return codes if (codes == twice).all() else None
+
+    @functools.cached_property
+    def points_by_cluster(self) -> list[Counter[tuple[float, int]]]:
+        """For each run: how many clusters there are of each number of points and of comparisons."""
+        k = len(self.names)
+        found: list[Counter[tuple[float, int]]] = [Counter() for _ in range(k)]
+        if self.clusters is None:
+            values, which = np.unique(self.outcomes, return_inverse=True)
+            for runs, each in ((self.first, values), (self.second, 1.0 - values)):
+                times = np.bincount(which * k + runs, minlength=len(values) * k).reshape(len(values), k)
+                for row, column in zip(*np.nonzero(times), strict=True):
+                    found[column][float(each[row]), 1] += int(times[row, column])
+            return found
+        for rows, cluster, clusters in self.by_cluster(k):
+            size = k * clusters
+            left, right = self.first[rows] * clusters, self.second[rows] * clusters
+            left += cluster
+            right += cluster
+            if self.doubled is not None:
+                # Comparisons and twice the points in one number, which a float holds without rounding.
+                once = self.doubled[rows] + float(_BASE)
+                codes = np.bincount(left, once, size) + np.bincount(right, 2.0 * _BASE + 2.0 - once, size)
+                packed = codes.astype(np.int64).reshape(k, clusters)
+                games, doubled = packed >> _BASE_BITS, packed & (_BASE - 1)
+                most = 2 * int(games.max(initial=0)) + 1
+                if most * most < 10 * clusters + 10_000:
+                    # Few different numbers of comparisons: a table of both is fastest.
+                    games *= most
+                    games += doubled
+                    for run, pairs in enumerate(games):
+                        times = np.bincount(pairs)
+                        for code in np.flatnonzero(times).tolist():
+                            if code:  # of a cluster without the run it is 0
+                                found[run][(code % most) / 2.0, code // most] += int(times[code])
+                    continue
+                points: Floats = doubled / 2.0
+            else:
+                outcome = self.outcomes[rows]
+                played = np.bincount(left, minlength=size) + np.bincount(right, minlength=size)
+                games = played.reshape(k, clusters)
+                summed = np.bincount(left, outcome, size) + np.bincount(right, 1.0 - outcome, size)
+                points = np.asarray(summed, dtype=np.float64).reshape(k, clusters)
+            for run in range(k):
+                seen = games[run] > 0
+                found[run].update(zip(points[run, seen].tolist(), games[run, seen].tolist(), strict=True))
+        return found
+
+    @functools.cached_property
     def appearances(self) -> Floats:
         """The number of clusters in which each run appears."""
-        k = len(self.names)
-        found = np.zeros(k)
-        for rows, cluster, clusters in self.by_cluster(k):
-            present = np.zeros((clusters, k), dtype=bool)
-            present[cluster, self.first[rows]] = True
-            present[cluster, self.second[rows]] = True
-            found += present.sum(axis=0)
-        return found
+        return np.array([sum(counts.values()) for counts in self.points_by_cluster], dtype=np.float64)
 
     def by_cluster(self, columns: int) -> Iterator[tuple[Any, Integers, int]]:
         """Blocks of whole clusters: which comparisons, their clusters counted from 0, and how many clusters.
@@ -155,16 +211,19 @@ class PairTable(msgspec.Struct, frozen=True):
         """
         height = np.zeros(len(self.games))
         seen = np.zeros(len(self.games), dtype=bool)
+        games = self.games > 0
         for members in self.components():
-            frontier = members[:1]
+            frontier = np.array(members[:1])
             seen[frontier] = True
-            while frontier:
-                one = frontier.pop()
-                for beside, step in ((self.games[one], -1.0), (self.games[:, one], 1.0)):
-                    new = np.flatnonzero((beside > 0) & ~seen)
-                    height[new], seen[new] = height[one] + step, True
-                    frontier.extend(new.tolist())
-        first, second = np.nonzero(self.games)
+            while len(frontier):
+                found = []
+                for beside, step in ((games[frontier], -1.0), (games[:, frontier].T, 1.0)):
+                    new = np.flatnonzero(beside.any(axis=0) & ~seen)
+                    height[new] = height[frontier[beside[:, new].argmax(axis=0)]] + step
+                    seen[new] = True
+                    found.append(new)
+                frontier = np.concatenate(found)
+        first, second = np.nonzero(games)
         return bool((height[first] - height[second] != 1.0).any())
 
     def separated(self) -> bool:
@@ -182,11 +241,13 @@ def _encode(values: Any) -> tuple[Integers, list[Hashable]]:
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.size:
         low, high = int(values.min()), int(values.max())
         if high - low <= 4 * len(values) + 1000:  # a table of all between is cheaper than sorting
-            shifted = values.astype(np.int64) - low
-            present = np.bincount(shifted, minlength=high - low + 1) > 0
-            labels = np.flatnonzero(present) + low
-            codes: Integers = (np.cumsum(present) - 1)[shifted]
-            return codes, list(labels.tolist())
+            codes: Integers = values.astype(np.int64, copy=False)
+            if low:
+                codes = codes - low
+            present = np.bincount(codes, minlength=high - low + 1) > 0
+            if not present.all():
+                codes = (np.cumsum(present) - 1)[codes]
+            return codes, list((np.flatnonzero(present) + low).tolist())
     if isinstance(values, np.ndarray):
         values = values.tolist()
     index: dict[Hashable, int] = {}
@@ -222,6 +283,8 @@ _TOLERANCE = 1e-10
 _SMALL = 256
 """Matrices below this are multiplied and inverted in pieces for which BLAS starts no threads: where cores are
 shared, those cost a hundred times what they compute (measured: 37 ms for an inverse of 0.2 ms)."""
+_STRIP = 1 << 18
+"""Multiplications in a product up to which OpenBLAS starts no threads."""
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -345,12 +408,13 @@ class _Model:
             length = float(np.abs(step).max())
             if length < _TOLERANCE:
                 return parameters, _inverse(held), iteration
-            scale = 1.0
+            scale, reached = 1.0, parameters + step
             if length > 1e-5:  # nearer than this the likelihood is flat to the last bit and cannot guide
-                while self.objective(parameters + scale * step) < value and scale > 1e-9:
+                while (found := self.objective(reached)) < value and scale > 1e-9:
                     scale *= 0.5
-            parameters = parameters + scale * step
-            value = self.objective(parameters)
+                    reached = parameters + scale * step
+                value = found
+            parameters = reached
         raise StatisticsError("the Bradley–Terry fit did not converge: raise the prior")
 
 
@@ -397,12 +461,14 @@ def fit_strengths(
     if prior > 0.0:
         scores += _unseen(data, model, parameters)
     covariance = _product(_product(inverse, scores), inverse)
-    centring = np.eye(k)
-    for members in model.components:
-        centring[np.ix_(members, members)] -= 1.0 / len(members)
+    strengths, relative = parameters[:k].copy(), covariance[:k, :k].copy()
+    for members in model.components:  # relative to the mean of the component
+        strengths[members] -= strengths[members].mean()
+        relative[members] -= relative[members].mean(axis=0)
+        relative[:, members] -= relative[:, members].mean(axis=1, keepdims=True)
     found = Fit(
-        strengths=centring @ parameters[:k],
-        covariance=_product(_product(centring, covariance[:k, :k]), centring),
+        strengths=strengths,
+        covariance=relative,
         components=model.components,
         degrees=degrees,
         iterations=iterations,
@@ -481,8 +547,11 @@ def _scores(data: Comparisons, model: _Model, parameters: Any) -> Any:
 
 
 def _product(a: Any, b: Any) -> Any:
-    """A matrix product, without the threads of BLAS where the matrices are small."""
-    return np.einsum("ij,jk->ik", a, b) if len(a) < _SMALL else a @ b
+    """A matrix product; of small matrices in strips of rows, for which BLAS starts no threads."""
+    rows = len(a) if len(a) >= _SMALL else max(1, _STRIP // b.size)
+    if rows >= len(a):
+        return a @ b
+    return np.concatenate([a[start : start + rows] @ b for start in range(0, len(a), rows)])
 
 
 def _inverse(matrix: Any) -> Any:
@@ -536,45 +605,14 @@ def win_rates(data: Comparisons, table: PairTable, confidence: float) -> list[Es
     return found
 
 
-def _points_by_cluster(data: Comparisons, table: PairTable) -> list[Counter[tuple[float, int]]]:
-    """For each run: how many clusters there are of each number of points and of comparisons."""
-    k = len(data.names)
-    if data.clusters is None and (table.squares == table.points - 0.25 * table.ties).all():
-        # x² = x holds for 0 and 1 alone: there are only wins, ties and losses, which the table has.
-        wins, ties, losses = table.outcomes()
-        return [
-            +Counter({(0.0, 1): int(lost), (0.5, 1): int(tied), (1.0, 1): int(won)})
-            for lost, tied, won in zip(losses, ties, wins, strict=True)
-        ]
-    found: list[Counter[tuple[float, int]]] = [Counter() for _ in range(k)]
-    if data.clusters is None:
-        values, which = np.unique(data.outcomes, return_inverse=True)
-        for runs, each in ((data.first, values), (data.second, 1.0 - values)):
-            times = np.bincount(which * k + runs, minlength=len(values) * k).reshape(len(values), k)
-            for row, column in zip(*np.nonzero(times), strict=True):
-                found[column][float(each[row]), 1] += int(times[row, column])
-        return found
-    for rows, cluster, clusters in data.by_cluster(k):
-        size, outcome = k * clusters, data.outcomes[rows]
-        left, right = data.first[rows] * clusters + cluster, data.second[rows] * clusters + cluster
-        games = np.bincount(left, minlength=size) + np.bincount(right, minlength=size)
-        points = np.bincount(left, outcome, size) + np.bincount(right, 1.0 - outcome, size)
-        games, points = games.reshape(k, clusters), points.reshape(k, clusters)
-        doubled = np.asarray(2.0 * points, dtype=np.float64)
-        most = 2 * int(games.max(initial=0)) + 1
-        if most * most < 10 * clusters + 10_000 and (doubled == np.floor(doubled)).all():
-            # Few different numbers of comparisons, and points are multiples of ½: a table of both is fastest.
-            for run, codes in enumerate(games * most + doubled.astype(np.int64)):
-                times = np.bincount(codes)
-                for code in np.flatnonzero(times).tolist():
-                    if code:  # of a cluster without the run it is 0
-                        found[run][(code % most) / 2.0, code // most] += int(times[code])
-        else:
-            for run in range(k):
-                played = games[run] > 0
-                pairs = zip(points[run, played].tolist(), games[run, played].tolist(), strict=True)
-                found[run].update(pairs)
-    return found
+def _points_by_cluster(data: Comparisons, table: PairTable) -> Iterable[Mapping[tuple[float, int], int]]:
+    """`Comparisons.points_by_cluster`; of wins, ties and losses that are clusters of their own, from the table."""
+    if data.clusters is not None or data.doubled is None:
+        return data.points_by_cluster
+    return (
+        {key: int(times) for key, times in (((0.0, 1), lost), ((0.5, 1), tied), ((1.0, 1), won)) if times}
+        for won, tied, lost in np.column_stack(table.outcomes()).tolist()
+    )
 
 
 ELO_PER_LOGIT = 400.0 / math.log(10.0)

@@ -18,6 +18,7 @@ from karat.models._failures import BrokenBody
 from karat.models._replies import MOST_LINES, read_stream
 from karat.models._request_context import Timing
 from karat.models.providers import wire_format
+from karat.testing import Failing, FakeProvider
 
 
 def chat(*parts):
@@ -457,3 +458,27 @@ def test_a_stream_of_too_many_lines_is_refused_before_it_is_read(api, refuses):
     with refuses(BrokenBody) as caught:
         read(api, b"data: {}\r\n" * (MOST_LINES // 2 + 1))
     assert caught.value.most == 0
+
+
+def halves(api, *texts):
+    """A stream whose texts are cut between the two halves of a character, as servers that count in UTF-16 do."""
+    events = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in FORMATS[api](*texts))
+    return events + (b"data: [DONE]\n\n" if api == "chat" else b"")
+
+
+@pytest.mark.parametrize("api", FORMATS)
+def test_a_character_that_is_cut_in_halves_is_joined(api):
+    endpoint = msgspec.structs.replace(resolve("m@http://127.0.0.1:1/v1"), api=api)
+    reply = read_stream(endpoint, halves(api, "a\ud83c", "\udf89b"), 0.0, [(0, 0.0), (9, 1.0)], Timing())
+    assert reply.choices[0].text == "a\U0001f389b"
+    assert (reply.tokens.input, reply.tokens.output) == (3, 2)
+    assert json.loads(reply.body)
+
+
+async def test_a_lone_half_of_a_stream_is_one_call_counted_and_paid(quick):
+    body = halves("chat", "a\ud83c", "b")
+    with FakeProvider(failures=dict.fromkeys(range(1, 9), Failing(body=body))) as server:
+        with models.recording(example="e") as calls, pytest.raises(models.InvalidText):
+            await quick(server, prices="{input: 1000, output: 2000}").generate("x", stream=True)
+        assert server.count == 1
+    assert calls[0].usage.cost == pytest.approx((3 * 1000 + 2 * 2000) / 1e6)

@@ -97,13 +97,13 @@ def read_stream(
         raise _never_again(BrokenBody(f"{endpoint.spec}: the stream has more than {MOST_LINES:,} lines"))
     events: list[dict[str, Any]] = []
     first_at = 0
-    done = False
+    done = halved = False
     try:
         for data, position in _events(body):
             if data == b"[DONE]":
                 done = True
                 break
-            event = decode_untrusted(data)
+            event, halved = _event(data, halved)
             if isinstance(event, dict):
                 events.append(event)
                 if not first_at and form.begins(event):
@@ -116,7 +116,7 @@ def read_stream(
         body_of_stream = form.assemble(events)
         if not done and not body_of_stream.get("error") and not form.is_complete(body_of_stream):
             raise ValueError("it ended before the reply was complete")
-        whole = msgspec.json.encode(body_of_stream)
+        whole = json.dumps(body_of_stream).encode() if halved else msgspec.json.encode(body_of_stream)
         if redactor:
             whole = redactor.in_bytes(whole)
     except _UNREADABLE as error:
@@ -129,6 +129,22 @@ def read_stream(
         if asked.tokens is not None and ended > came:
             timing.tokens_per_second = asked.tokens.output / (ended - came)
     return asked
+
+
+def _event(data: bytes, halved: bool) -> tuple[Any, bool]:
+    """The value of an event, and whether any so far had half of a character.
+
+    Servers that count in UTF-16 cut texts within a pair of surrogates. The standard library reads such an event, and
+    once the texts are joined, it writes the two halves as one character.
+    """
+    try:
+        return decode_untrusted(data), halved
+    except TooManyParts:
+        raise
+    except msgspec.DecodeError:
+        if b"\\ud" not in data.lower():
+            raise
+        return json.loads(data), True
 
 
 MOST_LINES = 1 << 21

@@ -353,3 +353,28 @@ async def test_no_form_of_a_key_is_stored_or_shown(form, secret, folder, monkeyp
     hidden = said[8:24] if form == "base64" else said
     for text in (secret, hidden, json.dumps(secret)[1:-1], json.dumps(hidden)[1:-1]):
         assert text not in written
+
+
+def test_the_error_of_a_tool_call_does_not_repeat_a_key(monkeypatch):
+    monkeypatch.setenv("SEARCH_API_KEY", "sk-0123456789abcdef")
+
+    @models.tool
+    def look_up():
+        raise ValueError("refused for sk-0123456789abcdef")
+
+    with models.recording(example="e") as calls:
+        models.record_tool_call("f", error=RuntimeError("refused for sk-0123456789abcdef"))
+        with pytest.raises(ValueError, match="refused"):
+            look_up()
+    assert [call.error for call in calls] == [
+        "RuntimeError: refused for [secret]",
+        "ValueError: refused for [secret]",
+    ]
+
+
+@pytest.mark.parametrize("url", ["https://u:sk-live/Ab12@h/v1", "http://[sk-live/v1", "http://h:sk-live/v1"])
+def test_an_address_that_cannot_be_read_is_not_repeated(monkeypatch, url):
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(RequestError) as caught:
+        models.get("openai/x")
+    assert "sk-live" not in str(caught.value)

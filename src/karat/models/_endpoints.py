@@ -408,10 +408,10 @@ def check_url(url: str, where: str) -> None:
     """Refuse an address that carries a secret: specs are stored with every run."""
     try:
         parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise RequestError(f"{without_secret(where)}: not an address: {error}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # its message quotes what may be a part of a password
+        valid = False
+    if not valid:
         raise RequestError(f"{without_secret(where)}: an address is written http://host:port/v1")
     for path in ("/chat/completions", "/responses", "/messages"):
         if parts.path.rstrip("/").endswith(path):

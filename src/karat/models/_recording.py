@@ -19,6 +19,7 @@ import msgspec
 
 from karat.errors import RequestError, Stopped
 from karat.records import Call, Usage, add_usage
+from karat.redaction import of_environment
 
 if TYPE_CHECKING:
     import asyncio
@@ -259,6 +260,8 @@ def annotate(**metadata: Any) -> None:
 def _tool_call(name: str, arguments: Any, result: Any, error: Any, seconds: float) -> Call:
     if isinstance(error, BaseException):
         error = f"{type(error).__name__}: {error}"
+    if error:  # code of a tool may quote the key that it uses
+        error = of_environment().in_text(str(error))
     if isinstance(arguments, Mapping):
         arguments = dict(arguments)
     return Call(kind="tool", name=name, input=arguments, output=result, error=error, seconds=seconds)

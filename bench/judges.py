@@ -136,7 +136,8 @@ def published(folder: Path, rounds: int) -> None:
 
 def replay(name: str, winners: list[str], human: list[str], published: float, rounds: int) -> None:
     """Published verdicts as the replies of a judge: stored, labelled, aligned, corrected and aggregated by karat."""
-    from karat.analysis.judges import alignment, correct, import_labels
+    from karat.analysis.judges.agreement import alignment
+    from karat.analysis.judges.labels import correct, import_labels
     from karat.stats import cohen_kappa
 
     def reply(body: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import karat
-from karat.analysis.judges import ATTACKS, audit, audit_items
+from karat.analysis.judges.audit import ATTACKS, audit, audit_items
 from karat.cli import main
 
 from .conftest import echo, material

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import karat
-from karat.analysis.judges import import_labels
+from karat.analysis.judges.labels import import_labels
 from karat.cli import main
 from karat.cli.judge import _judged_evaluation
 from karat.cli.parser import UsageError

@@ -8,7 +8,8 @@ import json
 import pytest
 
 import karat
-from karat.analysis.judges import alignment, correct
+from karat.analysis.judges.agreement import alignment
+from karat.analysis.judges.labels import correct
 from karat.cli import main
 from karat.errors import RequestError
 from karat.tasks import Task

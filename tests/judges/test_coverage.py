@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from karat.analysis.judges import _measure_part, _Pair
+from karat.analysis.judges.agreement import _measure_part, _Pair
 
 ROUNDS = 90
 FIGURES = ("base_rate", "judge_rate", "agreement", "kappa", "sensitivity", "specificity", "bias")

@@ -8,7 +8,8 @@ import json
 import pytest
 
 import karat
-from karat.analysis.judges import alignment, import_labels
+from karat.analysis.judges.agreement import alignment
+from karat.analysis.judges.labels import import_labels
 from karat.errors import RequestError
 from karat.execution.labels import label_evaluations, labels_in
 from karat.reporting.export import export

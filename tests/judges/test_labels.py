@@ -9,7 +9,8 @@ import re
 import pytest
 
 import karat
-from karat.analysis.judges import alignment, compare_judges, correct, import_labels
+from karat.analysis.judges.agreement import alignment, compare_judges
+from karat.analysis.judges.labels import correct, import_labels
 from karat.cli import main
 from karat.errors import RequestError
 from karat.execution.labels import label_evaluations, labels_in, rogan_gladen

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import karat
-from karat.analysis.judges import SAMPLE_COLUMNS, _equal_shares, alignment, sample_sheet
+from karat.analysis.judges.agreement import alignment
+from karat.analysis.judges.labels import SAMPLE_COLUMNS, _equal_shares, sample_sheet
 from karat.cli import main
 from karat.errors import RequestError
 

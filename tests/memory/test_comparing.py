@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import karat
-from karat.analysis.judges import audit
+from karat.analysis.judges.audit import audit
 from karat.cli import main
 from karat.errors import KaratError, RequestError, UnknownName, for_command_line
 from karat.formatting import Heading, Paragraph, Table, as_text

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from karat.analysis.judges import CalibrationBin
+from karat.analysis.judges.agreement import CalibrationBin
 from karat.analysis.outcomes import FailureKind
 from karat.records import Estimate
 from karat.reporting.marks import (

@@ -147,7 +147,7 @@ def _subcommands() -> dict[str, Callable[[argparse.Namespace, Terminal], int]]:
 
 def _latest_judged(store: Store) -> Evaluation | None:
     """The latest evaluation that has a judge, or None."""
-    from karat.analysis.judges import asks_judge
+    from karat.analysis.judges.parts import asks_judge
 
     found = [
         each
@@ -190,7 +190,7 @@ def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
     """
     import msgspec
 
-    from karat.analysis.judges import ANNOTATOR, correct
+    from karat.analysis.judges.labels import ANNOTATOR, correct
     from karat.formatting import Details, Paragraph
     from karat.store import open_existing
 
@@ -275,7 +275,7 @@ def _import(given: argparse.Namespace, terminal: Terminal) -> int:
         karat judge import sheet.csv eval-1a --annotator ana
         karat judge import labels.jsonl eval-1a --sampling uniform --scale 1:5
     """
-    from karat.analysis.judges import import_labels
+    from karat.analysis.judges.labels import import_labels
     from karat.formatting import Table
     from karat.store import open_existing
 
@@ -325,7 +325,7 @@ def _sample(given: argparse.Namespace, terminal: Terminal) -> int:
     """
     from pathlib import Path
 
-    from karat.analysis.judges import SAMPLE_COLUMNS, sample_sheet
+    from karat.analysis.judges.labels import SAMPLE_COLUMNS, sample_sheet
     from karat.datasets.writers import check_writable, record_file
     from karat.errors import plural
     from karat.formatting import Details, Paragraph, clean
@@ -390,7 +390,7 @@ def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
     """
     import msgspec
 
-    from karat.analysis.judges import alignment
+    from karat.analysis.judges.agreement import alignment
     from karat.formatting import Block, Paragraph, Table
     from karat.store import open_existing
 
@@ -488,7 +488,7 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
     """
     import msgspec
 
-    from karat.analysis.judges import compare_evaluators, compare_judges
+    from karat.analysis.judges.agreement import compare_evaluators, compare_judges
     from karat.errors import plural
     from karat.formatting import Block, Details, Paragraph, Table
     from karat.store import open_existing
@@ -550,7 +550,7 @@ def _audit(given: argparse.Namespace, terminal: Terminal) -> int:
     """
     import msgspec
 
-    from karat.analysis.judges import audit, audit_evaluator
+    from karat.analysis.judges.audit import audit, audit_evaluator
     from karat.formatting import Block, Details, Paragraph, Table
     from karat.store import open_store
 

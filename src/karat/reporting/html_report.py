@@ -24,7 +24,7 @@ from karat.analysis.comparison import (
     compare_runs,
     leader_sentence,
 )
-from karat.analysis.judges import Calibration, JudgeAgreement, alignment, calibrations
+from karat.analysis.judges.agreement import Calibration, JudgeAgreement, alignment, calibrations
 from karat.analysis.outcomes import seconds_text
 from karat.analysis.ranking import Ranking
 from karat.analysis.scores import THRESHOLD, Source, sources_of

@@ -21,7 +21,7 @@ from karat.formatting import escape_html, number, probability, visible
 from karat.records import Estimate, interval_text, missing_text
 
 if TYPE_CHECKING:
-    from karat.analysis.judges import CalibrationBin
+    from karat.analysis.judges.agreement import CalibrationBin
 
 Tone = Literal[
     "ink", "muted", "grid", "accent", "good", "bad", "heat-1", "heat-2", "heat-3", "heat-4", "heat-5"

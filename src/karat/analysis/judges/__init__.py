@@ -1,0 +1,1 @@
+"""Judges measured: labels of people, agreement, one judge against another, and audits."""

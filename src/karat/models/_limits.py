@@ -262,13 +262,11 @@ def requested_wait(headers: Mapping[str, str], now: datetime | None = None) -> f
 
 def reset_wait(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds until a limit resets of which the headers say that nothing remains; dates as in `requested_wait`."""
+    resets = [headers.get(reset, "") for remaining, reset in _RESETS if headers.get(remaining) == "0"]
+    if not resets:
+        return None
     now = now or _moment(headers.get("date", ""))
-    waits = [
-        seconds
-        for remaining, reset in _RESETS
-        if headers.get(remaining) == "0" and (seconds := _seconds(headers.get(reset, ""), now)) is not None
-    ]
-    return max(waits, default=None)
+    return max((wait for reset in resets if (wait := _seconds(reset, now)) is not None), default=None)
 
 
 def _number(text: str) -> float | None:

@@ -279,7 +279,7 @@ graph_config:
       prompt: [{system: "Use the tools."}, {user: "How many people live in {city}?"}]
       tools: [tools]
       max_steps: 3
-      inject_system_messages: {1: "Be brief."}
+      inject_system_messages: {0: "Be brief.", 1: "Come to an end."}
       output_keys: [answer]
       model: {name: "MODEL"}
 """
@@ -310,7 +310,9 @@ def test_an_agent_calls_tools_until_it_answers(project, says):
         described = server.requests[0]["tools"][0]["function"]
         assert described["name"] == "population"
         assert described["parameters"]["required"] == ["city"]
-        assert {"role": "system", "content": "Be brief."} in server.requests[1]["messages"]
+        asked = [[m for m in request["messages"] if m["role"] == "system"] for request in server.requests]
+        # its own steps are no turns of the conversation
+        assert asked == [[{"role": "system", "content": "Use the tools.\nBe brief."}]] * 2
     [record] = outcome.records
     says(record["answer"])
     [output] = outcome.run.outputs()
@@ -405,6 +407,48 @@ graph_config:
     assert content[1] == {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     assert content[2] == {"type": "input_audio", "input_audio": {"data": "BBBB", "format": "wav"}}
     says(outcome.failures[0]["error"])
+
+
+def test_a_variable_with_several_images_is_a_part_for_each(project):
+    project.write("i/graph_config.yaml", """
+data_config:
+  examples:
+    - {id: 1, pictures: ["data:image/png;base64,AAAA", "https://127.0.0.1/b.png"]}
+    - {id: 2, pictures: []}
+graph_config:
+  nodes:
+    look:
+      node_type: llm
+      prompt: [{user: [{type: text, text: "Compare."}, {type: image_url, image_url: "{pictures}"}]}]
+      output_keys: [seen]
+""")  # fmt: skip
+    with FakeProvider(answers="a cat") as server:
+        assert not project.run("i", model=server.spec()).failures
+        asked = sorted((request["messages"][0]["content"] for request in server.requests), key=len)
+    assert asked[0] == [{"type": "text", "text": "Compare."}]
+    assert [part["image_url"]["url"] for part in asked[1][1:]] == [
+        "data:image/png;base64,AAAA", "https://127.0.0.1/b.png",
+    ]  # fmt: skip
+
+
+def test_a_post_processor_gets_a_structured_reply_without_its_fence(project):
+    project.write(
+        "s/reading.py", "import json\ndef read(resp):\n    return {'x': json.loads(resp.content)['a']}\n"
+    )
+    project.write("s/graph_config.yaml", """
+data_config: {examples: [{id: 1}]}
+graph_config:
+  nodes:
+    ask:
+      node_type: llm
+      prompt: [{user: hi}]
+      model: {name: MODEL, structured_output: {schema: {fields: {a: {type: int}}}}}
+      post_process: reading.read
+      output_keys: [x]
+""")  # fmt: skip
+    with FakeProvider(answers='Here it is:\n```json\n{"a": 5}\n```') as server:
+        [record] = project.run("s", model=server.spec()).records
+    assert record["x"] == 5
 
 
 def test_branches_of_models_run_at_the_same_time_and_join(project):

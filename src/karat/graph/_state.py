@@ -7,6 +7,8 @@ from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
 START = "START"
 END = "END"
 ENDINGS = (END, "__end__")
@@ -207,10 +209,31 @@ class SygraMessage:
 
 
 def as_message(given: object) -> dict[str, Any]:
-    """A message of the conversation in a state: a mapping, or an object with `type` or `role` and `content`."""
-    if isinstance(given, dict):
-        return {"role": given.get("role", "user"), "content": given.get("content", "")}
+    """A message of the conversation in a state: a mapping, or an object with `type` or `role` and `content`.
+
+    Calls of tools are in OpenAI's form, and their results name the call, since providers refuse one without the other.
+    """
     if isinstance(given, str):
         return {"role": "user", "content": given}
-    kind = str(getattr(given, "role", None) or getattr(given, "type", "user"))
-    return {"role": _ROLES.get(kind, kind), "content": getattr(given, "content", "")}
+    part = given if isinstance(given, dict) else {key: getattr(given, key, None) for key in _MESSAGE}
+    kind = str(part.get("role") or part.get("type") or "user")
+    content = part.get("content")
+    message = {"role": _ROLES.get(kind, kind), "content": "" if content is None else content}
+    if calls := part.get("tool_calls"):
+        calls = [calls] if isinstance(calls, dict) else calls
+        message["tool_calls"] = [_openai_call(call) for call in calls]
+    if call_id := part.get("tool_call_id"):
+        message["tool_call_id"] = call_id
+    return message
+
+
+_MESSAGE = ("role", "type", "content", "tool_calls", "tool_call_id")
+
+
+def _openai_call(call: Any) -> Any:
+    """A call of a tool as OpenAI writes it; LangChain's is `{id, name, args}`."""
+    if not isinstance(call, dict) or "function" in call:
+        return call
+    arguments = msgspec.json.encode(call.get("args") or {}).decode()
+    function = {"name": call.get("name"), "arguments": arguments}
+    return {"id": call.get("id"), "type": "function", "function": function}

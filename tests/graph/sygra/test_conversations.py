@@ -346,3 +346,16 @@ def test_an_answer_is_stripped(run):
 )
 def test_json_is_found_in_an_answer(text, found):
     assert extract_and_load_json(text) == found
+
+
+def test_calls_of_tools_and_their_results_stay_with_the_messages_of_a_conversation(run):
+    """Providers refuse the result of a call that the message before it does not have."""
+    text = "graph_config: {nodes: {ask: {node_type: llm, prompt: [{system: s}], output_keys: x}}}"
+    said = [
+        {"role": "user", "content": "add"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "name": "add", "args": {"a": 1}}]},
+        {"role": "tool", "content": "1", "tool_call_id": "c1"},
+    ]
+    _, [asked] = run(text, "so", messages=said)
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
+    assert asked[1:] == [said[0], {**said[1], "tool_calls": [call]}, said[2]]

@@ -83,15 +83,25 @@ class Prompt:
         kind = part.get("type")
         if kind in ("image_url", "audio_url"):
             given = part.get(kind)
-            fill = self._text(given.get("url", "") if isinstance(given, Mapping) else str(given))
+            fill = self._urls(str(given.get("url", "") if isinstance(given, Mapping) else given))
             more = {k: v for k, v in given.items() if k != "url"} if isinstance(given, Mapping) else {}
             shape = _image if kind == "image_url" else _audio
-            return lambda state: shape(fill(state), more)
+            return lambda state: [shape(url, more) for url in fill(state)]
         fills = {
             key: self._text(value) if isinstance(value, str) else self._compile(value)
             for key, value in part.items()
         }
         return lambda state: {key: fill(state) for key, fill in fills.items()}
+
+    def _urls(self, template: str) -> Fill:
+        """One URL, or those of a variable that holds a list of them."""
+        text, variable = self._text(template), _VARIABLE.fullmatch(template)
+
+        def urls(state: Mapping[str, Any]) -> list[str]:
+            value = value_of(variable[2], state) if variable and variable[2] else None
+            return [*map(_as_text, value)] if isinstance(value, list) else [text(state)]
+
+        return urls
 
     def _text(self, template: str, media: bool = False) -> Fill:
         """A text; with `media`, a variable may stand for an image, a sound or a file, which gives parts."""
@@ -295,9 +305,23 @@ def _nearest_parameter(key: str) -> str | None:
 
 
 def message_of(reply: Reply, role: str = "assistant", strips: bool = True) -> Message:
-    """A reply as the message that post-processors get; whitespace around its text is removed by default."""
+    """A reply as the message that post-processors get; whitespace around its text is removed by default.
+
+    The text of a structured reply is JSON: what stood around it, such as a fence, is left out.
+    """
     calls = [{"id": call.id, "name": call.name, "args": call.arguments} for call in reply.tool_calls]
-    return Message(reply.text.strip() if strips else reply.text, role, calls)
+    text = reply.text.strip() if strips else reply.text
+    if reply.parsed is not None and not _is_json(text):
+        text = msgspec.json.encode(to_json_value(reply.parsed)).decode()
+    return Message(text, role, calls)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 TOOL_CALLS = "tool_calls"
@@ -467,7 +491,7 @@ def _turns(entries: list[Any]) -> list[dict[str, Any]]:
             continue
         if "role" in entry:
             if out or entry["role"] == "user":
-                out.append(dict(entry))
+                out.append(as_message(entry))
             continue
         asked = [m for m in entry.get("request") or () if m.get("role") == "user"]
         out += [{"role": "user", "content": m["content"]} for m in asked[-1:]]
@@ -668,9 +692,7 @@ class AgentNode(ModelNode):
         described = [tool.described for tool in self.tools.values()]
         before = len(state.get(CHAT_HISTORY) or ()) // 2
         messages = self._with_instructions(asked, local, before)
-        for turn in range(before, before + self.steps):
-            if turn > before and turn in self.injected:
-                messages.append({"role": "system", "content": self.injected[turn]})
+        for _ in range(self.steps):
             reply = await self.use.ask(messages, tools=described or None)
             if not reply.tool_calls:
                 message = message_of(reply, self.role, self.strips)
@@ -708,7 +730,7 @@ class AgentNode(ModelNode):
 
 
 def _injected_messages(section: Section) -> dict[int, str]:
-    """Messages to add after a number of turns, counting the conversation so far and the agent's own steps."""
+    """Messages to add to the instructions after a number of turns: pairs of entries of the chat history."""
     out = {}
     given = section.given.get("inject_system_messages")
     entries = given if isinstance(given, list) else [section.mapping("inject_system_messages")]

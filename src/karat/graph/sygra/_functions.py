@@ -177,7 +177,7 @@ def convert_messages_from_langchain_to_chat_format(messages: Iterable[Any]) -> l
 
 def convert_messages_from_chat_format_to_langchain(messages: Iterable[Any]) -> list[Message]:
     """`{role, content}` as messages with attributes."""
-    return [Message(m["content"], m["role"]) for m in map(as_message, messages)]
+    return [Message(**message) for message in map(as_message, messages)]
 
 
 class SimpleResponse(BaseModel):

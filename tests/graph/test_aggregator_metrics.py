@@ -98,6 +98,21 @@ def test_the_seeds_own_average_leaves_out_classes_that_were_not_predicted():
     assert made["average_precision"] == 0.5
 
 
+def test_classes_are_told_apart_as_the_metric_told_values_apart():
+    pairs = [(" a", "a"), ("A", "A"), ("a b", "a  b"), ("a\n", "a")]
+    golden, predicted = ([{"text": pair[at]} for pair in pairs] for at in (0, 1))
+
+    def recall(**rules):
+        metric = UnitMetricRegistry.get_metric("exact_match", key="text", **rules)
+        return get("recall", golden_key="text").calculate(metric.evaluate(golden, predicted))
+
+    exact = recall(normalize_whitespace=False)
+    assert exact["recall_per_class"] == {" a": 0.0, "A": 1.0, "a b": 0.0, "a\n": 0.0}
+    assert exact["average_recall"] == 0.25
+    assert recall(case_sensitive=True)["recall_per_class"] == {" a": 1.0, "A": 1.0, "a b": 1.0}
+    assert recall()["recall_per_class"] == {"A": 1.0, "a b": 1.0}
+
+
 def test_dicts_of_an_output_file_are_as_good():
     given = results([("a", "a"), ("b", "a"), ("b", "b")])
     written = [msgspec.json.decode(msgspec.json.encode(each.to_dict())) for each in given]

@@ -27,7 +27,7 @@ from karat.stats._means import MeanState
 
 S = TypeVar("S")
 
-METHODS = 6
+METHODS = 7
 """Raised when the same results give other numbers: what an earlier version computed is then computed again."""
 
 

@@ -33,9 +33,14 @@ LONGEST = 200
 NOTHING = "(no prediction)"
 """The column of items for which nothing was predicted. It is no class: averages over classes leave it out."""
 
-_FOLDED = TextRules(case_sensitive=False, normalize_whitespace=True).normaliser()
+EXACT, CASE, SPACES = 0, 1, 2
+"""What does not tell labels apart: nothing, case, runs of whitespace, or (their sum) both."""
+_FOLDS = [
+    TextRules(case_sensitive=not kind & CASE, normalize_whitespace=bool(kind & SPACES)).normaliser()
+    for kind in (EXACT, CASE, SPACES, CASE | SPACES)
+]
 FOLDING = frozenset({"exact_match", "fuzzy_match", "typed_value_match"})
-"""Unit metrics that compare text without regard to case unless they say that they were `case_sensitive`."""
+"""Unit metrics that compare text without regard to case and whitespace unless their metadata say otherwise."""
 
 
 ASSUMED = {"bounds_assume": "missing items are of the classes seen"}
@@ -50,9 +55,9 @@ class Absent(NamedTuple):
     """Some of the fields that it has."""
 
 
-Labelled = tuple[str, str | Absent | None, bool, bool]
-"""What one result says, as it is counted: golden, predicted, whether it is correct, and whether case does not tell
-its labels apart."""
+Labelled = tuple[str, str | Absent | None, bool, int]
+"""What one result says, as it is counted: golden, predicted, whether it is correct, and what does not tell its labels
+apart."""
 
 
 class Reading:
@@ -105,11 +110,12 @@ class Reading:
             found = None if predicted is None else self._predicted(predicted)
             if correct and self.named and not isinstance(found, str):
                 return None
-        folded = self.normalize
-        if folded is None:
-            sensitive = metadata.get("case_sensitive")
-            folded = not sensitive if sensitive is not None else metadata.get("validator") in FOLDING
-        return golden, found, correct, folded
+        if self.normalize is not None:
+            return golden, found, correct, (CASE | SPACES) * self.normalize
+        get = metadata.get
+        sensitive, spaces = get("case_sensitive"), get("normalize_whitespace")
+        case = get("validator") in FOLDING if sensitive is None else not sensitive
+        return golden, found, correct, CASE * case | SPACES * bool(case if spaces is None else spaces)
 
     def _predicted(self, value: object) -> str | Absent | None:
         found = label(value, self.predicted_key)
@@ -306,8 +312,8 @@ def _cells(counts: Mapping[Labelled, int], parts: bool) -> dict[Labelled, tuple[
     return cells
 
 
-def _key(text: str, folded: bool) -> str:
-    return _bound(_FOLDED(text) if folded else text)
+def _key(text: str, folded: int) -> str:
+    return _bound(_FOLDS[folded](text))
 
 
 def _bound(text: str) -> str:

@@ -9,7 +9,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU, CHRF
 
 from karat.errors import RequestError
-from karat.evaluators import Bleu, CannotJudge, Chrf, EmbeddingDistance, Rouge
+from karat.evaluators import Bleu, CannotJudge, Chrf, EmbeddingDistance, Rouge, build_evaluator
 
 CAT = "the cat sat on the mat"
 DOG = "the dog sat on a mat today"
@@ -235,6 +235,20 @@ class TestSentenceTransformers:
         assert package.loaded == ["nobody/knows"]
 
 
-def test_the_order_of_bleu_is_limited() -> None:
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("bleu", {"max_order": 50}), ("chrf", {"char_order": 50}), ("chrf", {"word_order": 50})],
+    ids=str,
+)
+def test_the_order_of_ngrams_is_limited(name, params) -> None:
+    """Time grows with the order: one of 50 takes seconds for a text of 100 kB."""
     with pytest.raises(RequestError):
-        Bleu(max_order=50)
+        build_evaluator(name, params)
+
+
+def test_a_text_is_exactly_as_close_to_itself_as_can_be() -> None:
+    """Rounding would leave a cosine below 1, which `evaluator:embedding_similarity` with threshold 1.0 refuses."""
+    vectors = {str(at): [0.1 * at, 0.7, 1 / at] for at in range(1, 50)}
+    evaluator = EmbeddingDistance(embed_fn=vectors.__getitem__)
+    scores = [evaluator.evaluate(outputs=text, reference_outputs=text).score for text in vectors]
+    assert set(scores) == {1.0}

@@ -178,7 +178,8 @@ def cosine(first: Sequence[float], second: Sequence[float], who: str) -> float:
         value = float(a @ b / (numpy.linalg.norm(a) * numpy.linalg.norm(b)))
     if value - value != 0:
         raise CannotJudge(f"{who}: the cosine is undefined: an embedding is zero or not finite")
-    return min(1.0, max(-1.0, value))
+    # Rounding leaves some vectors with a cosine of 0.9999999999999999 to themselves.
+    return 1.0 if numpy.array_equal(a, b) else min(1.0, max(-1.0, value))
 
 
 @register_evaluator("embedding_similarity")
@@ -338,6 +339,16 @@ class _NgramEvaluator(ReferenceEvaluator[object]):
             )
 
 
+MOST_ORDERS = 10
+"""Each length of n-grams takes as long again: 50 of them take seconds for a text of 100 kB."""
+
+
+def _order(name: str, value: int, least: int, check: ParameterCheck) -> None:
+    """Check the length of the longest n-grams."""
+    if check.whole(name, value, least) > MOST_ORDERS:
+        raise check.refuse(name, f"a whole number from {least} to {MOST_ORDERS}", value)
+
+
 @register_evaluator("bleu")
 class Bleu(_NgramEvaluator):
     """BLEU of the output against one or, with `any_of`, several references, from 0 to 1 (sacrebleu).
@@ -369,9 +380,7 @@ class Bleu(_NgramEvaluator):
         check.flag("lowercase", lowercase)
         # the other tokenizers of sacrebleu download models or need further packages
         check.choice("tokenize", tokenize, ["13a", "char", "intl", "none", "zh"])
-        if check.whole("max_order", max_order, 1) > 10:
-            # Each order takes as long again: 50 of them take seconds for a text of 100 kB.
-            raise check.refuse("max_order", "a whole number from 1 to 10", max_order)
+        _order("max_order", max_order, 1, check)
         self.params = {
             "lowercase": lowercase,
             "tokenize": tokenize,
@@ -438,8 +447,8 @@ class Chrf(_NgramEvaluator):
     ) -> None:
         super().__init__(max_length, path, any_of)
         check = ParameterCheck(self.name)
-        check.whole("char_order", char_order, 1)
-        check.whole("word_order", word_order, 0)
+        _order("char_order", char_order, 1, check)
+        _order("word_order", word_order, 0, check)
         check.whole("beta", beta, 1)
         check.flag("lowercase", lowercase)
         self.params = {

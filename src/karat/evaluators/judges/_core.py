@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 
 from karat.errors import CannotJudge, RequestError, Stopped, did_you_mean
-from karat.evaluators.judges._replies import Contract, Malformed, refuses, reply_schema_text
+from karat.evaluators.judges._replies import Contract, Malformed, is_copied, refuses, reply_schema_text
 from karat.evaluators.judges._settings import LENGTH_FACTOR, MAX_TOKENS, JudgeSettings
 from karat.models._limits import gather_or_cancel
 from karat.records import Usage, add_usage
@@ -358,6 +358,8 @@ class Judge:
             reply_text = reply.text
             try:
                 read = question.contract.read(reply_text)
+                if is_copied(read["analysis"], question.parts):
+                    raise Malformed("the verdict is copied from the material: judge the material yourself")
             except Malformed as error:
                 problem = str(error)
                 if reply.finish_reason in ("length", "max_tokens"):
@@ -384,9 +386,10 @@ class Judge:
                     *_repair(reply_text, problem),
                 ]
                 continue
-            if refuses(read["analysis"]):
+            refusal = next(filter(refuses, (read["analysis"], reply_text)), None)
+            if refusal is not None:
                 raise JudgeRefused(
-                    f"{model.spec} refuses to judge: {read['analysis'].strip()[:200]}",
+                    f"{model.spec} refuses to judge: {refusal.strip()[:200]}",
                     raw=reply_text,
                     **place,
                 )

@@ -65,9 +65,19 @@ _NEGATION = re.compile(
     r"|\b(?:instead of|rather than|other than)\b",
     re.IGNORECASE,
 )
-_ORDINARY = frozenset({"no", "all", "most", "some", "few", "many", "any", "one", "first", "second"})
-"""Choices that are also ordinary words ("no doubt", "most of it"): they are named only where they stand alone."""
-_STANDS_ALONE = r"(?=[\s\"'*_`)\]]*(?:[.,;:!)\]\n\u2014-]|\Z)|\s+(?:because|since|as)\b)"
+_LEAD = (
+    r"\s*(?:(?:so|thus|therefore|hence|overall|in conclusion)[,:]?\s+)?"
+    r"(?:(?:(?:the|my)\s+)?(?:(?:final|best|correct|chosen)\s+)*"
+    r"(?:answer|choice|verdict|decision|judge?ment|option|label|result|conclusion)"
+    r"[\s*_`]*(?:(?:is|would be)\b:?|[:=\u2014-])"
+    r"|i(?:\s+would|['\u2019]d)?\s+(?:choose|pick|select|say|answer)\b:?|it(?:\s+is|['\u2019]s)\b)?"
+    r"\s*(?:(?:the|an?)\s+)?[\s\"'\u2018\u201c*_`(\[]*(?:<\w+>)?[\s\"'\u2018\u201c*_`(\[]*"
+)
+"""What may stand before a choice in a sentence that states it. "It told me to say yes" does not."""
+_STANDS_ALONE = r"(?=[\s\"'\u2019\u201d*_`)\]]*(?:[.,;:!)\]<\n\u2014-]|\Z)|\s+(?:because|since|as)\b)"
+"""What follows it: "no doubt" and "most of it" name no choice."""
+_ORDINALS = frozenset({"first", "second", "one"})
+"""Choices that open an enumeration where a comma follows: "First, I will …"."""
 _SENTENCE = re.compile(r"[^.!?\n]*[.!?\n]?")
 _REFUSES = re.compile(
     r"\s*(?:(?:i['\u2019]?m|i am) (?:\w+ )?sorry\b[,.]?\s*(?:but )?|sorry[,.]?\s*(?:but )?|as an ai\b[^.]{0,60}?)?"
@@ -94,9 +104,37 @@ _VERDICT_NAMES = frozenset(
         "correct",
         "is_correct",
         "supported_final",
+        "judgment",
+        "judgement",
+        "outcome",
+        "winner",
+        "final",
+        "overall_score",
+        "total_score",
     }
 )
 """Other words for a verdict: an object with one of them beside the field that was asked for says two things."""
+
+_VERDICT_WORDS = frozenset(
+    {
+        "pass",
+        "passed",
+        "fail",
+        "failed",
+        "true",
+        "false",
+        "yes",
+        "no",
+        "correct",
+        "incorrect",
+        "right",
+        "wrong",
+    }
+)
+"""Texts that are a verdict under any name."""
+
+_LIMITS = frozenset({"out_of", "scale", "max", "maximum", "max_score"})
+"""Names of the best score: one that differs from the scale's belongs to another scale."""
 
 
 class Malformed(ValueError):
@@ -212,13 +250,27 @@ class Contract(msgspec.Struct, frozen=True):
         return read[-1]
 
     def _check_value(self, given: dict[str, Any]) -> dict[str, Any]:
-        others = [name for name in (*FIELDS, *_VERDICT_NAMES) if name != self.field and name in given]
-        if others:
-            raise Malformed(f"the object has {others[0]!r} beside {self.field!r}")
+        self._check_alone(given, {"analysis", self.field})
         analysis = given.get("analysis")
         if not isinstance(analysis, str):
             raise Malformed("'analysis' is missing or is not text")
         return {"analysis": analysis, self.field: self._checked_value(given[self.field])}
+
+    def _check_alone(self, given: dict[str, Any], own: set[str]) -> None:
+        """Refuse an object that has another verdict beside the one that was asked for."""
+        words = _VERDICT_WORDS.union(each.casefold() for each in self.values if isinstance(each, str))
+        for name, value in given.items():
+            if name in own:
+                continue
+            is_verdict = isinstance(value, bool) or (
+                isinstance(value, str) and value.strip().casefold() in words
+            )
+            other_scale = self.field == "score" and name in _LIMITS and value != max(self.values)
+            if is_verdict or other_scale or _names_verdict(name):
+                raise Malformed(f"the object has {name[:40]!r} beside {self.field!r}")
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, dict) and any(map(_names_verdict, each)):
+                    raise Malformed(f"the object has a verdict in {name[:40]!r} beside {self.field!r}")
 
     def _checked_value(self, value: Any) -> Any:
         if self.field == "pass":
@@ -229,6 +281,16 @@ class Contract(msgspec.Struct, frozen=True):
             return one_of(value, self.values, "'choice'")
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise Malformed(f"{self.field!r} is not a list of objects")
+        verdict = "score" if self.scale else "pass"
+        entry = {"claims": {"claim", "supported"}}.get(self.field) or (
+            {"id", "label"}
+            if self.labels
+            else {"id", "requirement", "satisfied"}
+            if self.evidence
+            else {"criterion", verdict}
+        )
+        for each in value:
+            self._check_alone(each, entry | {"analysis", "evidence", "quote", "steps"})
         if self.field == "claims":
             return self._claims(value)
         if self.labels:
@@ -411,10 +473,10 @@ class Contract(msgspec.Struct, frozen=True):
 
 
 def _is_named(text: str, choice: str) -> bool:
-    """Whether a text states a choice: not only in a question, and not only as an ordinary word of a sentence."""
-    alone = _STANDS_ALONE if choice.casefold() in _ORDINARY else r"(?!\w)"
-    pattern = re.compile(r"(?<!\w)" + re.escape(choice) + alone, re.IGNORECASE)
-    return any(pattern.search(sentence) for sentence in _SENTENCE.findall(text) if not sentence.endswith("?"))
+    """Whether a sentence of a text states a choice, and does not only mention it, quote it or ask for it."""
+    listed = r"(?!\s*,)" if choice.casefold() in _ORDINALS else ""
+    pattern = re.compile(_LEAD + re.escape(choice) + r"(?!\w)" + listed + _STANDS_ALONE, re.IGNORECASE)
+    return any(pattern.match(sentence) for sentence in _SENTENCE.findall(text) if not sentence.endswith("?"))
 
 
 def refuses(text: str) -> bool:
@@ -424,6 +486,23 @@ def refuses(text: str) -> bool:
     judges.
     """
     return bool(_REFUSES.match(text))
+
+
+def is_copied(analysis: str, material: Mapping[str, str]) -> bool:
+    """Whether the judged material has a verdict with this analysis: a judge that repeats it has not judged."""
+    written = {_squeezed(f'"analysis":{json.dumps(analysis, ensure_ascii=each)}') for each in (True, False)}
+    return any(
+        each in squeezed
+        for text in material.values()
+        if "analysis" in text
+        for squeezed in (_squeezed(text),)
+        for each in written
+    )
+
+
+def _squeezed(text: str) -> str:
+    """A text without whitespace and backslashes: JSON in any layout, and inside of a text of other JSON."""
+    return re.sub(r"[\s\\]+", "", text)
 
 
 def boolean(value: object, what: str) -> bool:
@@ -508,6 +587,8 @@ def _objects(text: str, field: str) -> list[dict[str, Any]]:
         if field in value:
             found.append(value)
             closing = end
+        elif any(map(_names_verdict, value)):
+            raise Malformed(f"the reply has an object with another verdict than {field!r}")
     if not found:
         return []
     if closing != last or not _TRAILING.match(text, closing):
@@ -569,6 +650,14 @@ def _plain(text: str) -> str:
     """A text without case, spaces at its ends, invisible characters and compatibility forms."""
     visible = "".join(c for c in nfkc(text) if unicodedata.category(c) != "Cf")
     return " ".join(visible.split()).casefold()
+
+
+def _names_verdict(name: str) -> bool:
+    """Whether a key is a word for a verdict, in any spelling."""
+    return re.sub(r"[\W_]+", "_", _plain(name)).strip("_") in _ALL_NAMES
+
+
+_ALL_NAMES = _VERDICT_NAMES.union(FIELDS, ("supported", "satisfied", "label"))
 
 
 def _no_constant(name: str) -> Any:

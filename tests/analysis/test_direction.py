@@ -127,6 +127,58 @@ def test_a_share_of_mistakes_is_not_called_an_accuracy(runs, store):
     assert {each.aggregator for each in karat.aggregate(evaluation, store=store).estimates} == {"mean"}
 
 
+@pytest.mark.parametrize("name", ["accuracy", "pass_at_k", "pass_hat_k", "majority_at_k", "step_efficiency"])
+def test_what_passes_is_better_when_more_whatever_the_direction(store, name):
+    """The share of passes of a distance is that of the closeness: the same number, with the same verdicts."""
+
+    class Mirrored(Evaluator):
+        version = "1"
+
+        def __init__(self, lower):
+            self.name = self.key = "distance" if lower else "closeness"
+            self.higher_is_better = not lower
+
+        def evaluate(self, *, outputs, reference_outputs=None, **context):
+            right = outputs == reference_outputs
+            score = float(right) if self.higher_is_better else float(not right)
+            return karat.Result(self.key, score, metadata={"steps": 4, "optimal_steps": 2})
+
+    run = run_at(store, 0.9)
+    evaluation = karat.evaluate(run, [Mirrored(True), Mirrored(False)], store=store)
+    made = karat.aggregate(evaluation, [name])
+    lower, higher = (made.estimates.get(evaluator=each, name="") for each in ("distance", "closeness"))
+    assert (lower.value, lower.low, lower.high) == (higher.value, higher.low, higher.high)
+    assert lower.value == pytest.approx(0.45 if name == "step_efficiency" else 0.9)
+    limits = [f"{each} {name}:0.2" for each in ("distance", "closeness")]
+    assert [(each.verdict, each.better) for each in karat.gate(made, *limits)] == [("holds", "higher")] * 2
+
+
+def test_classes_of_an_evaluator_of_errors_are_read_as_they_are(store):
+    class Error(Evaluator):
+        name, version, higher_is_better = "error", "1", False
+
+        def evaluate(self, *, outputs, reference_outputs=None, **context):
+            labels = {"golden": str(reference_outputs), "predicted": str(outputs)}
+            return karat.Result(self.key, float(outputs != reference_outputs), metadata=labels)
+
+    run = run_at(store, 0.9)
+    made = karat.aggregate(karat.evaluate(run, [Error()], store=store), ["classification"])
+    accuracy = made.estimates.get(name="accuracy")
+    assert (accuracy.value, accuracy.better({"error"})) == (pytest.approx(0.9), "higher")
+
+
+def test_the_accuracy_of_a_distance_is_compared_as_passes(runs):
+    """`wrong accuracy` of 0.9 and 0.5: the second run is worse, in a difference of passes."""
+    made = compare(runs, metrics=["wrong accuracy", "mistakes accuracy"], fail_if_worse="wrong accuracy:0.05")
+    for each in made.differences:
+        assert (each.aggregator, each.higher_is_better) == ("accuracy", True)
+        assert each.compared.difference.value == pytest.approx(-0.4)
+        assert (each.compared.first.value, each.compared.losses) == (pytest.approx(0.9), 24)
+        assert (each.changed.better, each.changed.worse) == (0, 24)
+    assert made.verdict == "fails"
+    assert {leader.run for leader in made.leaders} == {runs[0].id}
+
+
 def test_a_report_shows_the_direction(runs, store):
     summary = summarise(store, runs)
     assert "wrong ↓" in render(summary, "text")

@@ -7,12 +7,13 @@ same code runs on one machine and on a cluster.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -117,6 +118,37 @@ class Aggregator(Generic[S]):
     def finish(self, state: S) -> Aggregate:
         """The estimates and tables of a state."""
         raise NotImplementedError
+
+
+class Passing:
+    """What an aggregator of passes shares: a score of at least `threshold` passes, or of at most, if lower is better.
+
+    So its estimates are better when higher, whatever the direction of the scores.
+    """
+
+    threshold: float = 0.5
+    lower_is_better: bool = False
+
+    def for_evaluator(self, spec: EvaluatorSpec) -> Self:
+        """The same aggregator with the direction that an evaluator declares."""
+        adapted = copy.copy(self)
+        adapted.lower_is_better = not spec.higher_is_better
+        return adapted
+
+    def passes(self, score: float) -> bool:
+        """Whether a score passes."""
+        return score <= self.threshold if self.lower_is_better else score >= self.threshold
+
+    def oriented(self, made: Aggregate) -> Aggregate:
+        """The aggregate, with the direction of its estimates where it is not that of the scores."""
+        if self.lower_is_better:
+            made.estimates = [higher_is_better(each) for each in made.estimates]
+        return made
+
+
+def higher_is_better(estimate: Estimate) -> Estimate:
+    """Mark an estimate as better when higher, in either direction of the evaluator's scores."""
+    return msgspec.structs.replace(estimate, metadata={**estimate.metadata, "better": "higher"})
 
 
 def fits(kind: str, over: frozenset[str]) -> bool:

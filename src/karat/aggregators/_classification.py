@@ -6,15 +6,23 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import msgspec
 
 from karat import paths
-from karat.aggregators._base import Aggregate, Aggregator, FieldNames, Group, add_sizes, register_aggregator
+from karat.aggregators._base import (
+    Aggregate,
+    Aggregator,
+    FieldNames,
+    Group,
+    Passing,
+    add_sizes,
+    register_aggregator,
+)
 from karat.errors import did_you_mean
 from karat.evaluators._values import TextRules, json_text, text_of, value_at
-from karat.records import Estimate, Ok, Result
+from karat.records import Estimate, EvaluatorSpec, Ok, Result
 from karat.stats._classification import (
     Averages,
     Classification,
@@ -60,7 +68,7 @@ Labelled = tuple[str, str | Absent | None, bool, int]
 apart."""
 
 
-class Reading:
+class Reading(Passing):
     """How labels are found in results: where, and what counts as the same."""
 
     def __init__(
@@ -69,6 +77,7 @@ class Reading:
         predicted_key: str | None = None,
         normalize: bool | None = None,
         threshold: float = 0.5,
+        lower_is_better: bool = False,
     ) -> None:
         for name, value in (("golden_key", golden_key), ("predicted_key", predicted_key)):
             if value is not None and (not isinstance(value, str) or not value):
@@ -81,6 +90,7 @@ class Reading:
         self.predicted_key = predicted_key or golden_key
         self.normalize = normalize
         self.threshold = threshold
+        self.lower_is_better = lower_is_better
         self.last: tuple[Result | None, Labelled | None] = (None, None)
         """What was read last: precision, recall and F1 ask for the same result one after the other."""
 
@@ -89,7 +99,7 @@ class Reading:
         score, metadata = result.score, result.metadata
         labels = None
         if score is not None:
-            correct = score >= self.threshold
+            correct = self.passes(score)
             labels = self.read(correct, metadata.get("golden"), metadata.get("predicted"), metadata)
         self.last = (result, labels)
         return labels
@@ -433,7 +443,7 @@ def _scale(estimate: Estimate, factor: float) -> Estimate:
     )
 
 
-class _Classified(Aggregator[LabelState]):
+class _Classified(Passing, Aggregator[LabelState]):
     """The base of metrics of classes: labels come from results, are counted as pairs, and become classes at the end."""
 
     needs_labels: ClassVar[bool] = True
@@ -450,10 +460,17 @@ class _Classified(Aggregator[LabelState]):
     ) -> None:
         if average not in AVERAGES:
             raise ValueError(f"average is {average!r}: {did_you_mean(str(average), AVERAGES)}")
-        self.reading = reading_for(golden_key, predicted_key, normalize, threshold)
+        self._read_as = (golden_key, predicted_key, normalize, threshold)
+        self.reading = reading_for(*self._read_as)
         self.average = average
         self.cluster = cluster
         self.confidence = check_confidence(confidence)
+
+    def for_evaluator(self, spec: EvaluatorSpec) -> Self:
+        """The same aggregator with the direction that an evaluator declares."""
+        adapted = super().for_evaluator(spec)
+        adapted.reading = reading_for(*self._read_as, adapted.lower_is_better)
+        return adapted
 
     def start(self) -> LabelState:
         return LabelState()
@@ -496,7 +513,7 @@ class OneMetric(_Classified):
         for name, each in metrics.classes.items():
             out.add(getattr(each, self.metric), group={"class": name})
         out.add_table(metrics.confusion(), "confusion")
-        return out
+        return self.oriented(out)
 
 
 @register_aggregator("precision")
@@ -548,4 +565,4 @@ class ClassificationReport(_Classified):
             for metric in ("precision", "recall", "f1"):
                 out.add(getattr(each, metric), metric, group={"class": name})
         out.add_table(metrics.confusion(), "confusion")
-        return out
+        return self.oriented(out)

@@ -9,7 +9,14 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from karat.aggregators._base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
+from karat.aggregators._base import (
+    Aggregate,
+    Aggregator,
+    Group,
+    higher_is_better,
+    not_applicable,
+    register_aggregator,
+)
 from karat.errors import did_you_mean
 from karat.records import Estimate, Failed, ItemResult, Ok, Skipped, order_verdicts
 from karat.stats._means import MeanState
@@ -317,11 +324,6 @@ class _Comparisons(Aggregator[Tally]):
     def merge(self, a: Tally, b: Tally) -> Tally:
         a.merge(b)
         return a
-
-
-def higher_is_better(estimate: Estimate) -> Estimate:
-    """Mark an estimate of wins as better when higher, in either direction of the evaluator's scores."""
-    return msgspec.structs.replace(estimate, metadata={**estimate.metadata, "better": "higher"})
 
 
 @register_aggregator("win_rate")

@@ -8,12 +8,12 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 from karat import paths
-from karat.aggregators._base import Aggregate, Aggregator, Group, Values, register_aggregator
+from karat.aggregators._base import Aggregate, Aggregator, Group, Passing, Values, register_aggregator
 from karat.records import Estimate, EvaluatorSpec, Ok, Result
 from karat.stats._means import MeanState
 from karat.stats._validation import check_confidence
@@ -156,8 +156,10 @@ def mean_estimate(
 
 
 @register_aggregator("accuracy")
-class Accuracy(_Scores):
+class Accuracy(Passing, _Scores):
     """The share of correct items (score at least `threshold`) with Wilson's interval, clustered by example.
+
+    Where lower scores are better, an item is correct if its score is at most `threshold`.
 
     `cluster` names a field of the metadata (a conversation, a document) whose examples belong together.
     """
@@ -169,17 +171,23 @@ class Accuracy(_Scores):
         self.threshold = threshold
         self._ends_stand = 0.0 < threshold <= 1.0
 
+    def for_evaluator(self, spec: EvaluatorSpec) -> Self:
+        """The same aggregator with the direction that an evaluator declares."""
+        adapted = super().for_evaluator(spec)
+        adapted._ends_stand = self._ends_stand and not adapted.lower_is_better
+        return adapted
+
     def _value(self, state: _State, score: float) -> float:
         if score not in (0.0, 1.0):
             state.graded = True
-        return 1.0 if score >= self.threshold else 0.0
+        return 1.0 if self.passes(score) else 0.0
 
     def finish(self, state: _State) -> Aggregate:
         mean, of = self._total(state)
         estimate = mean.proportion(self.confidence, of=of)
         if state.graded:
             estimate.metadata["threshold"] = self.threshold
-        return Aggregate([estimate])
+        return self.oriented(Aggregate([estimate]))
 
 
 # Rates of values: the share of one given value, and of each value.
@@ -355,7 +363,7 @@ class _StepsState:
 
 
 @register_aggregator("step_efficiency")
-class StepEfficiency(Aggregator[_StepsState]):
+class StepEfficiency(Passing, Aggregator[_StepsState]):
     """Fewest steps / steps taken for what passed, 0 for what did not (Anderson et al. 2018), averaged.
 
     `steps` is the field of the result's metadata that holds the steps taken (a number, or a list that is
@@ -392,7 +400,7 @@ class StepEfficiency(Aggregator[_StepsState]):
             fewest = count_of(paths.get(judged.metadata, self.optimal))
             if fewest is None:
                 fewest = count_of(paths.get(group.metadata, self.optimal))
-            found.append((taken, fewest, None if judged.score is None else judged.score >= self.threshold))
+            found.append((taken, fewest, None if judged.score is None else self.passes(judged.score)))
         state.every.missing += group.missing
         return self.add_steps(state, found, group.metadata)
 
@@ -430,7 +438,7 @@ class StepEfficiency(Aggregator[_StepsState]):
         try:
             out = Aggregate([state.every.estimate(self.confidence, self.cluster)])
             out.add(state.passed.estimate(self.confidence, self.cluster), "passed")
-            return out
+            return self.oriented(out)
         finally:
             state.every.missing, state.passed.missing = missing, 0
 

@@ -15,7 +15,15 @@ from typing import Any
 
 import msgspec
 
-from karat.aggregators._base import Aggregate, Aggregator, Group, Values, not_applicable, register_aggregator
+from karat.aggregators._base import (
+    Aggregate,
+    Aggregator,
+    Group,
+    Passing,
+    Values,
+    not_applicable,
+    register_aggregator,
+)
 from karat.records import MISSING_ATTEMPTS, WITH_MISSING, Estimate, Ok, Result
 from karat.stats._validation import check_confidence
 
@@ -102,7 +110,7 @@ class _State:
         """Missing attempts."""
 
 
-class OverAttempts(Aggregator[_State], ABC):
+class OverAttempts(Passing, Aggregator[_State], ABC):
     """Base of the aggregators over attempts: `k` is a number or a list; an attempt with at least `threshold` passes."""
 
     def __init__(
@@ -173,7 +181,7 @@ class OverAttempts(Aggregator[_State], ABC):
             if score is None or not isinstance(outcome, Ok):
                 problem.missing += 1
                 continue
-            problem.passed.append(score >= self.threshold)
+            problem.passed.append(self.passes(score))
             problem.answers.append(answer_of(outcome.value))
         pending = group.pending
         for unit in [*problems, *(unit for unit in made if unit not in problems)] if pending else ():
@@ -198,7 +206,7 @@ class OverAttempts(Aggregator[_State], ABC):
         out = Aggregate()
         for k in self.k:
             out.add(self.of_k(state, k), f"k={k}" if self.several else "")
-        return out
+        return self.oriented(out)
 
     def of_k(self, state: _State, k: int) -> Estimate:
         """The estimate for one k, over problems."""

@@ -22,7 +22,6 @@ from karat.analysis.gates import (
 )
 from karat.analysis.outcomes import Spread, latency_of, seconds_text
 from karat.analysis.scores import (
-    THRESHOLD,
     Paired,
     RunOrEvaluation,
     Scores,
@@ -778,17 +777,19 @@ class _Work:
         forms = dict.fromkeys(_form(name, key) or usual for name in names) or {usual: None}
         found = []
         for form in forms:
-            passed = THRESHOLD if form == "accuracy" and not binary else None
+            # Passes are better when more, whatever the direction of the scores.
+            oriented = msgspec.structs.replace(spec, higher_is_better=True) if form == "accuracy" else spec
+            passed = spec if form == "accuracy" and not (binary and spec.higher_is_better) else None
             for table in tables[1:]:
                 pairs = pair_scores(tables[0], table, self.shared, passed=passed)
                 if not len(pairs.examples):
                     raise RequestError(
                         f"runs {tables[0].run.id} and {table.run.id} have no example in common that {key!r} judged"
                     )
-                changes = Changes(spec, pairs, self.examples)
+                changes = Changes(oriented, pairs, self.examples)
                 if self.examples:
                     self.changes.append((spec.key, tables[0].run, table.run, changes))
-                made = self._difference(spec, form, tables[0].run, table.run, pairs)
+                made = self._difference(oriented, form, tables[0].run, table.run, pairs)
                 found.append(msgspec.structs.replace(made, changed=changes.counts))
         return found
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from karat import paths
-from karat.aggregators._base import FieldNames
+from karat.aggregators._base import FieldNames, higher_is_better
 from karat.aggregators._means import mean_estimate
 from karat.errors import RequestError, did_you_mean, plural, wording
 from karat.execution.expected_items import Together
@@ -35,7 +35,12 @@ RunOrEvaluation: TypeAlias = Run | Evaluation | str
 
 
 THRESHOLD = 0.5
-"""The score from which on an item passes, for accuracy."""
+"""The score from which on an item passes, for accuracy; where lower is better, up to which."""
+
+
+def passing(spec: EvaluatorSpec, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which scores pass, as `accuracy` counts them."""
+    return scores >= THRESHOLD if spec.higher_is_better else scores <= THRESHOLD
 
 
 def usual_estimate(
@@ -56,11 +61,13 @@ def usual_estimate(
     known, passes = ~np.isnan(scores), form == "accuracy"
     scores = scores[known]
     mean = MeanState()
-    mean.add_values((scores >= THRESHOLD).astype(float) if passes else scores, positions[known])
+    mean.add_values(passing(spec, scores).astype(float) if passes else scores, positions[known])
     if passes:
         estimate = mean.proportion(confidence, of=of)
         if not np.isin(scores, (0.0, 1.0)).all():
             estimate.metadata["threshold"] = THRESHOLD
+        if not spec.higher_is_better:
+            estimate = higher_is_better(estimate)
     else:
         estimate = mean_estimate(mean, spec.bounds or (0.0, 1.0), of, confidence)
     return estimate.about(evaluator=spec.key, aggregator=form)
@@ -424,11 +431,13 @@ class Aligned(NamedTuple):
     """How many examples the first run has, the second, and both."""
 
 
-def pair_scores(first: Scores, second: Scores, shared: Shared, *, passed: float | None = None) -> Paired:
+def pair_scores(
+    first: Scores, second: Scores, shared: Shared, *, passed: EvaluatorSpec | None = None
+) -> Paired:
     """Pair the scores of the examples that both runs have; attempt with attempt where they made equally many.
 
     An item that one run lacks within an example both have is a missing score, not a smaller comparison. With `passed`,
-    a score is 1 from this threshold on and 0 below.
+    a score that passes by this evaluator is 1, and any other 0.
     """
     import numpy as np
 
@@ -457,7 +466,7 @@ def pair_scores(first: Scores, second: Scores, shared: Shared, *, passed: float 
 
 
 def _taken(
-    scores: NDArray[np.float64], places: NDArray[np.integer[Any]], passed: float | None
+    scores: NDArray[np.float64], places: NDArray[np.integer[Any]], passed: EvaluatorSpec | None
 ) -> NDArray[np.float64]:
     import numpy as np
 
@@ -469,7 +478,7 @@ def _taken(
     else:
         found = np.where(places >= 0, scores[np.maximum(places, 0)] if len(scores) else np.nan, np.nan)
     if passed is not None:
-        found = np.where(np.isnan(found), np.nan, (found >= passed).astype(np.float64))
+        found = np.where(np.isnan(found), np.nan, passing(passed, found).astype(np.float64))
     return found
 
 
@@ -652,7 +661,7 @@ def _aligned_groups(mine: _Side, theirs: _Side, names: Sequence[tuple[int, str]]
     return Aligned(examples, ones, others, (len(first), len(second), len(both)))
 
 
-def _means(first: Scores, second: Scores, found: Aligned, passed: float | None, note: str) -> Paired:
+def _means(first: Scores, second: Scores, found: Aligned, passed: EvaluatorSpec | None, note: str) -> Paired:
     """Average the attempts of each example that both runs have; missing if an attempt is."""
     import numpy as np
 

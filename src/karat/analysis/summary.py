@@ -396,12 +396,13 @@ def make_grid(
     whole = [each for each in estimates if not each.group and each.run in labels]
     keys = dict.fromkeys((each.evaluator, each.aggregator, each.name) for each in whole)
     by_place = {(each.evaluator, each.aggregator, each.name, each.run): each for each in whole}
-    best_values = {}
+    best_values: dict[tuple[str, str, str], float | None] = {}
+    better = {(each.evaluator, each.aggregator, each.name): each.better(lower_is_better) for each in whole}
     for key in keys:
         values = [by_place[*key, run].value for run in runs if (*key, run) in by_place]
         known = [value for value in values if value is not None]
-        pick = min if key[0] in lower_is_better else max
-        best_values[key] = pick(known) if len(set(known)) > 1 else None
+        pick = {"higher": max, "lower": min}.get(better[key] or "")
+        best_values[key] = pick(known) if pick and len(set(known)) > 1 else None
     cells: list[list[Cell | None]] = []
     for run in runs:
         row: list[Cell | None] = []
@@ -420,7 +421,8 @@ def make_grid(
     heads = []
     for evaluator, aggregator, name in keys:
         shown = Estimate(None, evaluator=evaluator, aggregator=aggregator, name=name).label
-        heads.append(f"{shown} {arrow(evaluator not in lower_is_better)}")
+        direction = better[evaluator, aggregator, name]
+        heads.append(f"{shown} {arrow(direction == 'higher')}" if direction else shown)
     named = {run: labels[run] for run in runs}
     conclusions = [f"{leader_sentence(leader, named, 'variant')}." for leader in comparison.leaders]
     return Grid(heads, [labels[run] for run in runs], runs, cells, conclusions)

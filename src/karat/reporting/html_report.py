@@ -954,7 +954,7 @@ def cost_plots(summary: Summary, labels: Mapping[str, str], headlines: Sequence[
     metric = headlines[0]
     found = {m.estimate.run: m.estimate for m in summary.metrics if m.identity == metric.identity}
     evaluator = metric.estimate.evaluator
-    lower = evaluator in summary.lower_is_better
+    lower = metric.estimate.better(summary.lower_is_better) == "lower"
     y_label = f"{metric.estimate.label}, {'lower' if lower else 'higher'} is better; {marks.FRONTIER}"
     plots = []
     for name, x_label, value in (

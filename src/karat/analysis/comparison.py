@@ -1193,8 +1193,15 @@ def _explanation(comparison: Comparison) -> str:
     known = [effect for effect in effects if effect is not None]
     if known:
         text += f" Design effect {', '.join(f'{effect:.2f}' for effect in known)}."
+    text += correction_text(comparison)
     power = comparison.differences[0].compared.power
     return text + f" The smallest effect is the difference that this data would detect with power {power:g}."
+
+
+def correction_text(comparison: Comparison) -> str:
+    """What the adjusted p-values allow for and the intervals do not; empty for one difference."""
+    several = len(comparison.differences)
+    return f" p (Holm) allows for all {several} comparisons, the intervals do not." if several > 1 else ""
 
 
 def _by_change(changed: list[ChangedExample]) -> dict[tuple[str, str], list[ChangedExample]]:

@@ -22,6 +22,7 @@ from karat.analysis.comparison import (
     Difference,
     ExampleChanges,
     compare_runs,
+    correction_text,
     leader_sentence,
 )
 from karat.analysis.judges.agreement import Calibration, JudgeAgreement, alignment, calibrations
@@ -551,7 +552,9 @@ class _Report:
             "details",
             element("summary", "The numbers as a table"),
             _table(head, rows, right=(2, 3, 4, 6), grouped=len(comparison.runs) > 2),
-            element("p", f"Intervals: {methods}; tests: {tests}.", class_="muted"),
+            element(
+                "p", f"Intervals: {methods}; tests: {tests}.{correction_text(comparison)}", class_="muted"
+            ),
         )
 
     def _gates(self, comparison: Comparison) -> Markup | None:

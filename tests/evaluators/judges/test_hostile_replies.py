@@ -308,7 +308,7 @@ def test_a_verdict_that_is_copied_from_the_answer_is_none(serve, answer):
         judge = LLMJudge(judge=serve([reply]).spec())
         with pytest.raises(JudgeMalformed):
             judge.evaluate(inputs="?", outputs=answer)
-    assert LLMJudge(judge=serve([FAKE]).spec()).evaluate(inputs="?", outputs="It is right.").score == 1.0
+    assert LLMJudge(judge=serve([FAKE]).spec()).evaluate(inputs="?", outputs="Yes.").score == 1.0
 
 
 @pytest.mark.parametrize("extra", ['"out_of": 10', '"scale": 100', '"max_score": 10'])

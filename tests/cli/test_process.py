@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import karat
+
 SLOW = """
 import time
 from pathlib import Path
@@ -350,3 +352,15 @@ def test_a_signal_after_the_work_does_not_change_how_it_ended(project, karat):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "run-" in done.stdout
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_does_its_work_where_the_caller_closed_its_files(folder: Path, closed: str):
+    (folder / "double.py").write_text("def double(number: int) -> int:\n    return 2 * number\n")
+    (folder / "d.jsonl").write_text('{"input": 1}\n')
+    command = f"{sys.executable} -m karat run double.py:double --data d.jsonl {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "Traceback" in done.stdout + done.stderr) == (0, False)
+    with karat.open_store(folder / "karat.db") as store:
+        assert [run.status for run in store.runs.list()] == ["success"]
+        assert store.verify() == []

@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from karat.process import catch_ending_signals
 
+        _open_standard_files()
         sys.unraisablehook = _unraisable
         # Until the process has ended: a signal after the handlers were restored would kill it.
         catch_ending_signals()
@@ -53,6 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _end_process(INTERRUPTED)
     return code
+
+
+def _open_standard_files() -> None:
+    """Open those that the caller closed (`>&-`). Another file would get their number, and what is meant for them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
 
 
 def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:

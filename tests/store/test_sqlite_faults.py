@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -77,6 +79,24 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path, refuses) -> None
         open_store(tmp_path)
     with refuses(StoreRefused):
         open_store(tmp_path / "missing" / "karat.db")
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_pipe_or_a_device_in_place_of_a_file_is_refused(tmp_path: Path, read_only: bool) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(StoreRefused, match="not a regular file"):
+            open_store(path, read_only=read_only)
+
+
+@pytest.mark.parametrize("schema", [0, -5])
+def test_a_schema_that_never_was_is_damage(tmp_path: Path, schema: int) -> None:
+    open_store(tmp_path / "karat.db").close()
+    with closing(sqlite3.connect(tmp_path / "karat.db")) as connection:
+        connection.execute(f"PRAGMA user_version = {schema}")
+        connection.commit()
+    with pytest.raises(StoreRefused, match="damaged"):
+        open_store(tmp_path / "karat.db")
 
 
 def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
@@ -607,3 +627,19 @@ def test_a_damaged_result_is_not_reused(store: Store) -> None:
         cursor.execute("UPDATE karat_rows SET payload = payload || payload WHERE position = 1")
         cursor.execute("UPDATE karat_rows SET try_number = 2 WHERE position = 2")
     assert list(store.backend.reusable(keys)) == keys[:1]
+
+
+def test_a_process_without_free_file_descriptors_is_told_so_and_not_of_damage(tmp_path: Path) -> None:
+    with open_store(tmp_path / "karat.db") as store:
+        number = add_header(store)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with open(os.devnull) as free:
+            lowest = free.fileno()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            with pytest.raises(StoreError, match="cannot be read back") as caught:
+                store.backend.ensure_readable(number)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert "damaged" not in str(caught.value)
+        store.backend.ensure_readable(number)

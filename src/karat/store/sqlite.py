@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import sqlite3
+import stat
 import struct
 import threading
 import time
@@ -330,6 +331,11 @@ class SqliteBackend(SqlBackend):
             finally:
                 connection.close()
         except _FAILURES as error:
+            if _code(error) in (
+                sqlite3.SQLITE_CANTOPEN,
+                sqlite3.SQLITE_NOMEM,
+            ):  # too many open files: no damage
+                raise StoreError(f"{self.path} cannot be read back: {error}") from error
             raise self._not_readable(str(error)) from error
         if found != (1, written, 0, 0):
             raise self._not_readable("records are missing or damaged")
@@ -522,11 +528,14 @@ def _refuse_foreign(path: Path) -> None:
     if not path.parent.is_dir():
         raise StoreRefused(f"{path} cannot be created: there is no folder {path.parent}")
     try:
-        size = path.stat().st_size
+        found = path.stat()
     except FileNotFoundError:
         return
     except OSError as error:
         raise StoreRefused(f"{path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):  # SQLite would wait for a pipe, or take a device for an empty file
+        raise StoreRefused(f"{path} is not a regular file: choose another path")
+    size = found.st_size
     if size == 0:
         log = Path(f"{path}-wal")
         if log.exists() and log.stat().st_size:
@@ -566,6 +575,8 @@ def _refuse_by_content(path: Path, connection: sqlite3.Connection) -> None:
     if pragma("application_id") != APPLICATION:
         raise StoreRefused(f"{path} is an SQLite file of another program: choose another path")
     _refuse_newer(path, pragma("user_version"))
+    if pragma("user_version") < 1:
+        raise StoreRefused(f"{path} is damaged (schema {pragma('user_version')}): restore it from a copy")
     have, expected = path.stat().st_size, pragma("page_size") * pragma("page_count")
     if have < expected and not Path(f"{path}-wal").exists():
         raise StoreRefused(f"{path} is truncated ({have:,} of {expected:,} bytes): restore it from a copy")

@@ -51,6 +51,8 @@ PROSE: dict[str, str] = {
     "code": "Use this:\n```python\nprint({'name': 1})\n```\nIt prints a dict.",
     "HTML": "<p>Use <code>rm</code> with care.</p>",
     "a JSON answer": '{"name": "Oslo", "temperature": 21}',
+    "a container": 'Use:\n```json\n{"name": "app", "args": ["-v"]}\n```',
+    "a launch file": '```json\n{"name": "Python: file", "args": ["-v"], "type": "debugpy"}\n```\nThen restart.',
     "brackets": '[1] The field "tool" is old: see [2].',
 }
 
@@ -84,8 +86,6 @@ def test_prose_is_read(name: str) -> None:
 
 EXAMPLES: dict[str, str] = {
     "a configuration": 'Save this:\n```json\n{"name": "xgboost", "parameters": {"depth": 3}}\n```',
-    "a container": 'Use:\n```json\n{"name": "app", "args": ["-v"]}\n```',
-    "a launch file": '```json\n{"name": "Python: file", "args": ["-v"], "type": "debugpy"}\n```\nThen restart.',
     "an intent": 'It maps to {"action": "book", "parameters": {"city": "Oslo"}}.',
     "the documentation of an API": 'It replies {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}.',
     "a part of a message": "The part has {'kind': 'tool-call'}.",
@@ -333,6 +333,22 @@ def test_a_block_as_json_after_a_sentence_is_refused(block: dict[str, Any]) -> N
         "<" + "_tool_call" * 10_000,
         "{ " * 50_000,
         f"<tool_call>{CALL}</tool_call>" * 1_500,
+        "`" * 100_000,
+        "` `" * 33_000 + '{"name": "rm", "arguments": {}}',
+        "```\n" * 25_000 + "Action: rm",
+        "````\n```\n" * 12_000,
+        "\n>>>rm\n" * 14_000,
+        ">>>" * 33_000,
+        "<|tool" * 16_000,
+        "<" + "a_" * 50_000,
+        "<tool_calls>" + "a" * 90_000,
+        "<tool_calls>" + " " * 90_000,
+        "<function name=" * 7_000,
+        "rm" + " \n" * 50_000 + "}",
+        "a" * 90_000 + '{"name": "rm", "arguments": {}}',
+        "Action: rm\n" * 9_000,
+        "[f(" + ")" * 90_000 + "]",
+        "\n[f(1)" * 14_000 + "]",
     ],
     ids=lambda text: text[:20].strip() or "newlines",
 )

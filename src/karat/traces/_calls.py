@@ -33,7 +33,7 @@ _BESIDE = frozenset(
 additionalinformation additionalkwargs additionalproperties annotations approval artifact cachecontrol
 callprovidermetadata caller display error extracontent extras labels logprobs messagelog meta metadata output outputs
 providerdetails providermetadata provideroptions providerspecificfields rawrepresentation response responsemetadata
-result resultdisplay resultprovidermetadata results structuredcontent tags toolmetadata usage usagemetadata view
+result resultdisplay resultprovidermetadata results structuredcontent tags task toolmetadata usage usagemetadata view
 """)
 )
 """The fields of a call, beside its name and arguments, in which some format has an object: letters in lower case."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from karat.traces._calls import read_call, result_step
 from karat.traces._literals import read_call as read_written_call
 from karat.traces._literals import read_calls as read_written_calls
 from karat.traces._literals import read_literal, read_loose_arguments
+from karat.traces._objects import plain
 from karat.traces.steps import Step, ToolCall, UnreadCall, Unused, rest
 
 _LABEL = re.compile(
@@ -17,6 +19,7 @@ _LABEL = re.compile(
     r"(?:\*\*)?[ \t]*\d{0,3}:(?:\*\*)?",
     re.IGNORECASE,
 )
+_LABELLED = re.compile(rf"^{_LABEL.pattern}", re.IGNORECASE | re.MULTILINE)
 _LABELS = {
     "thought": "Thought",
     "action": "Action",
@@ -45,7 +48,7 @@ _TAGGED = re.compile(r"\s*(?:[\[{<]|```)|\s*[^\W\d][\w.-]*\s*(?:\(|<arg_)|[^\W\d
 """How the text of a <tool_call> begins: JSON, a fence, XML, `name(`, or (in GLM's template) the bare name of a tool."""
 _CALLING = "Calling tools:"
 _LATER_CALLING = re.compile(r"^Calling tools:\s*(?=\[)", re.MULTILINE)
-_MARKS = (_CALLING, "[", "{", "`", " ", "\n", "\t", "\r")
+_MARKS = (_CALLING, "[", "{", "`", " ", "\n", "\t", "\r", ">>>")
 _BRACKET = re.compile(r"\s*[\[{]")
 _BLOCK = re.compile(r"""["'.](?:tool|function)""")
 """The key or the type of a call."""
@@ -55,23 +58,30 @@ _UNTYPED = tuple(
 )
 """The keys of a block of the Claude Agent SDK, of calls as models write them, which have no type, and of messages."""
 _PYTHON_CALL = re.compile(r"\s*\[\s*[^\W\d][\w.]*\(.*\)\s*\]\s*", re.DOTALL)
-"""How Llama writes a list of calls."""
+"""How Llama writes a list of calls, as a text or as its last lines."""
 _TEMPLATES = re.compile(
-    r"<(?:(?:\w+:|｜DSML｜)?invoke(?: name=|>)|function=[\w.-]+>"
-    r"|\|(?:python_(?:tag|start)|action_start|tools_prefix)\|>|[|｜]tool[_▁]calls?[_▁](?:section[_▁])?begin[|｜]>|\|tool_calls?\|>\s*[\[{\w]|\|(?:START_ACTION|function_call)\|>"
-    r"|\|[^<]{0,100}\bto=functions\.[\w.-]+|(?:tool_calls|TOOLCALL|function_calls)>\s*[\[{\w]|\w+_tool_call>\s*\{"
-    r"|start_function_call>\s*call|execute_(?:bash|ipython|browse|command)>"
-    r"|(?:use_mcp_tool|access_mcp_resource|write_to_file|apply_diff)>\s*<"
+    r"<(?:(?:[\w-]+:|｜DSML｜)?invoke(?: name=|>)|function(?:=|\s+name=)[\"']?[\w.-]+[\"']?>|<function>>|bot_end>"
+    r"|(?i:(?:\w+[:_])?(?:tool|function)_?calls?)>\s*(?:[\[{<\]]|[\w.-]+\s*(?:\(|\n|<(?!/)))"
+    r"|[|｜](?i:[^<>|｜\n]{0,40}(?:tool|function|plugin|python|action|invoke)[^<>|｜\n]{0,40})[|｜]?>"
+    r"|\|(?:open\|>\s*(?:tools|call)\b|recipient\|>(?!\s*all\b)|role_sep\|>\s*\{)"
+    r"|start_function_call>|tool>[^<\n]{1,100}</tool>\s*<tool_input>"
+    r"|execute_(?:bash|ipython|browse|command)>|(?:use_mcp_tool|access_mcp_resource|write_to_file|apply_diff)>\s*<"
     r"|/(?:search|python|bash|action|execute|code_interpreter)>\s*\Z)"
 )
-"""How models write calls by their own chat templates, which servers parse: Claude, Llama, Mistral, DeepSeek, Kimi,
-Granite and Phi, Command R, gpt-oss (Harmony), Nemotron, FunctionGemma, InternLM, Apertus, OLMo, LongCat; and by the
+"""How models write calls by their own chat templates, which servers parse, in tags or special tokens; and by the
 prompts of agents: OpenHands, Cline, and tags at the end of a message, after which the agent waits."""
+_PLAIN_MARKS = ("functools[{", "[unused11]", "to=functions.", "✿FUNCTION✿", "tool/function_call\n", ">>>")
+"""The same without tags: Phi 4, Pangu, gpt-oss (Harmony), Qwen-Agent, HyperCLOVA X, Functionary."""
+_RECIPIENT = re.compile(r"(?:^|\n)>>>(?!all\b)[\w.-]+[ \t]*\n")
+"""How Functionary writes the name of a tool, unlike a prompt of Python."""
 _MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*[\[{\w]")
+_NAMED_JSON = re.compile(r"\s*(?!(?i:json|answer|result|output|response)\b)[^\W\d][\w.-]*[ \t]*\n\s*\{")
+"""How GLM 4 and Functionary write a call: the name of the tool on a line, then its arguments."""
 _JSON_CALL = re.compile(
     r"""["'](?:name|tool|(?:tool|function|recipient)_name|function|action)["']\s*:\s*["']"""
     r"""(?!final answer)[^"'\n]{1,200}["']\s*,\s*"""
-    r"""["'](?:arguments|args|parameters|params|kwargs|(?:tool|action)_input|tool_args|input(?=["']\s*:\s*\{))["']\s*:"""
+    r"""["'](?:arguments|kwargs|(?:tool|action)_input|tool_args|input(?=["']\s*:\s*\{)"""
+    r"""|(?:args|parameters|params)(?!["']\s*:\s*(?:\[|\{\s*["']type["']\s*:\s*["']object)))["']\s*:"""
     r"""|["'](?:(?:content_|part_|block_)?type|(?:part_)?kind)["']\s*:\s*"""
     r"""["'](?:server_)?(?:tool|function|mcp)[-_]?(?:use|call|invocation)["']"""
     r"""|["'](?:tool|function)_?(?:use|call|invocation)s?["']\s*:\s*[\[{]""",
@@ -88,29 +98,186 @@ _JSON_KEY = re.compile(r"""["'](?:tool|function)[_-]?(?:call|use|invocation)s?["
 _INPUT = re.compile(r"\bAction[ _]?Input:[ \t]*\S")
 _DSPY = "[[ ## next_tool_name ## ]]"
 _SHELL = ("```bash", "```sh", "```mswea", "```python", "```py\n")
-_TOOL_FENCE = ("```tool_code", "```tool_call")
-"""How Gemma writes calls."""
+_TOOL_FENCE = ("```tool_code", "```tool_call", "```tool_use", "```python\ntool_call(")
+"""How Gemma and ChatGLM write calls."""
 _SHELL_AT_END = re.compile(r"```(?:bash|sh|shell|mswea_bash_command)[ \t]*\n[^`]*```\s*\Z")
 """A command for a shell at the end of a message, as mini-swe-agent runs it."""
 _CODE_AT_END = re.compile(r"\n[ \t]*</code>\s*\Z|<end_code>")
 """Code that smolagents runs, which its memory has once more as a call of the next message."""
 _FENCE = re.compile(r"```(?:json)?")
+_FENCES = re.compile(r"`{3,}")
+_INLINE = re.compile(r"(`{1,2})(?!`)[^`\n]+\1(?!`)")
+_WORD = re.compile(r"[\w-]+")
+_IN_CALL = re.compile(r"(?<![\w-])([\w-]++)[ \t]*+(?=[\"'(\[<\n]|\Z)")
+"""A word where a call has the name of its tool."""
+_DEFINITIONS = ("function", "functionDeclarations", "function_declarations", "toolSpec")
+"""Where a definition of a tool has the name of the tool, if not beside its type."""
 
 
 NOT_AGENTS = frozenset(("user", "human", "system", "developer", "tool", "function"))
 """Roles whose texts are not the agent's: what looks like a call there was not made by it."""
 
 
+FIRST, PROSE, LAST = range(3)
+"""How often a trace was read."""
+
+
+class Texts:
+    """What a trace says about the texts of its agent.
+
+    At first they are read as if the agent had no other way to make calls. Where that may be wrong, the trace is read
+    again with all texts as prose, which tells what it calls and lists, and once more with that.
+    """
+
+    def __init__(self) -> None:
+        self.begin(FIRST)
+        self.is_doubtful = False
+        """Whether a text cannot be decided on without the rest of the trace."""
+        self.made = False
+        """Whether the agent has made a call in a field of its own, and so writes none as text by habit."""
+        self.tools: frozenset[str] = frozenset()
+        """The tools that the trace calls or lists."""
+        self.last = ""
+
+    def begin(self, reading: int) -> None:
+        """Begin to read the trace."""
+        self.reading = reading
+        self.written: dict[int, ToolCall] = {}
+        """The calls that were read from texts, by identity."""
+
+    def know(self, steps: list[Step], unused: list[Unused]) -> None:
+        """Take the tools of a trace, and its last text."""
+        calls = [call.name for step in steps for call in step.tool_calls if id(call) not in self.written]
+        self.made, self.tools = bool(calls), frozenset((*calls, *_listed_tools(unused)))
+        if steps and steps[-1].role not in NOT_AGENTS:
+            self.last = steps[-1].text
+        if self.written and self.tools:
+            self.is_doubtful = True
+
+    def may_call(self, text: str, *, is_said: bool = True) -> bool:
+        """Return whether a text that may hold calls holds one, or cannot be told from one that does.
+
+        `is_said`: it is what the agent says, without a result after it.
+        """
+        if not is_said:
+            return True
+        said = self._unquoted(text)
+        if not may_hold_calls(said):
+            return False
+        if not self.tools or _is_marked(said) or (_may_hold_action(said) and self._is_action(said)):
+            return True
+        return self.names_tool(said)
+
+    def _is_action(self, text: str) -> bool:
+        """Return whether a text is written as ReAct from its start, or is all that the agent can write."""
+        labelled = _LABEL.match(text.lstrip()) if self.made else _LABELLED.search(text)
+        return labelled is not None or _blob(text) is not None
+
+    def names_tool(self, text: str) -> bool:
+        """Return whether a text has the name of a tool where a call has it."""
+        if not self.tools.isdisjoint(_IN_CALL.findall(text)):
+            return True
+        return any(name in text for name in self.tools if _WORD.fullmatch(name) is None)
+
+    def _unquoted(self, text: str) -> str:
+        """Return a text without the Markdown code that it quotes: code within a line, or with text after it.
+
+        A model stops after a call. Code at the end, or before another message, is quoted where it names no tool.
+        """
+        if "`" not in text:
+            return text
+        parts: list[str] = []
+        at = 0
+        for start, end in _fences(text):
+            code = text[start:end]
+            is_last = not text[end:].strip()
+            parts.append(_INLINE.sub(" ", text[at:start]))
+            at = end
+            is_first = not text[:start].strip()
+            if (is_first and is_last) or ((is_first or is_last) and code.startswith(_TOOL_FENCE)):
+                parts.append(code)
+            elif is_last:
+                parts.append(code if not self.tools or self.names_tool(code) else " ")
+            else:
+                parts.append(" " if self.made or text == self.last else code)
+        parts.append(_INLINE.sub(" ", text[at:]))
+        return "".join(parts)
+
+
+def _fences(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the code in fences; one that is not closed ends with the text."""
+    opened: re.Match[str] | None = None
+    for run in _FENCES.finditer(text):
+        if opened is None:
+            opened = run
+        elif len(run[0]) >= len(opened[0]):
+            yield opened.start(), run.end()
+            opened = None
+    if opened is not None:
+        yield opened.start(), len(text)
+
+
+def _listed_tools(unused: list[Unused]) -> Iterator[str]:
+    """Yield the names of the tools that are defined beside the messages."""
+    for part in unused:
+        fields = part.value if isinstance(part.value, dict) else {}
+        stack = [fields.get(key) for key in ("tools", "functions")]
+        while stack:
+            tool = plain(stack.pop())
+            if isinstance(tool, list):
+                stack.extend(tool)
+            elif isinstance(tool, dict):
+                if isinstance(tool.get("name"), str) and tool["name"].strip():
+                    yield tool["name"]
+                stack.extend(tool.get(key) for key in _DEFINITIONS)
+
+
+texts_read: ContextVar[Texts] = ContextVar("texts_read")
+"""Set while `normalize` reads a trace."""
+
+
+def text_steps(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused] | None:
+    """Return the steps of what an agent wrote; None where it is prose, or is read as prose for now."""
+    if not may_hold_calls(text):
+        return None
+    texts = texts_read.get(None)
+    if texts is None or (texts.reading == LAST and texts.may_call(text)):
+        return read_text(role, text, extra)
+    if texts.reading != FIRST or (found := read_text(role, text, extra)) is None:
+        return None
+    if "`" in text or any(isinstance(part, Unused) for part in found):
+        texts.is_doubtful = True
+        return None
+    texts.written.update(
+        (id(call), call) for part in found if isinstance(part, Step) for call in part.tool_calls
+    )
+    return found
+
+
 def may_hold_calls(text: str) -> bool:
     """Return whether a text is worth a closer look."""
-    return (
-        _may_hold_action(text)
-        or _OPEN in text
-        or _CALLING in text
-        or _holds_command(text)
-        or _is_template(text)
-        or holds_json_call(text)
-    )
+    return _is_marked(text) or _may_hold_action(text) or _holds_command(text) or _is_unmarked(text)
+
+
+def _is_marked(text: str) -> bool:
+    """Return whether a text has a mark that only a call has."""
+    return _OPEN in text or _CALLING in text or _is_template(text)
+
+
+def _is_unmarked(text: str) -> bool:
+    """Return whether a text holds JSON or Python in the form of a call."""
+    return holds_json_call(text) or _is_python_call(text) or (":" in text and _is_named_json(text))
+
+
+def _is_named_json(text: str) -> bool:
+    return text.rstrip().endswith("}") and _NAMED_JSON.match(text) is not None
+
+
+def _is_python_call(text: str) -> bool:
+    if not text.rstrip().endswith("]"):
+        return False
+    last = text[text.rfind("\n[") + 1 :]
+    return _PYTHON_CALL.fullmatch(last) is not None and bool(read_written_calls(last))
 
 
 def _holds_command(text: str) -> bool:
@@ -145,11 +312,14 @@ def _is_template(text: str) -> bool:
         return True
     if "[TOOL_CALLS]" in text and _MISTRAL.search(text) is not None:
         return True
-    if "```tool_c" in text and any(mark in text for mark in _TOOL_FENCE):
+    if "```" in text and any(mark in text for mark in _TOOL_FENCE):
         return True
-    if "[" not in text:
-        return False
-    return _DSPY in text or (_PYTHON_CALL.fullmatch(text) is not None and bool(read_written_calls(text)))
+    return _DSPY in text or (("{" in text or text.startswith(">>>")) and _is_plain_template(text))
+
+
+def _is_plain_template(text: str) -> bool:
+    mark = next((mark for mark in _PLAIN_MARKS if mark in text), None)
+    return mark is not None and (mark != ">>>" or _RECIPIENT.search(text) is not None)
 
 
 def may_be_blocks(text: str) -> bool:
@@ -176,12 +346,16 @@ def is_prose(text: str) -> bool:
     if ":" in text and (_may_hold_action(text) or _CALLING in text):
         return False
     if ("<" in text or "[" in text or "`" in text) and (
-        _OPEN in text or _is_template(text) or _holds_command(text)
+        _OPEN in text or _is_template(text) or _holds_command(text) or _is_python_call(text)
     ):
         return False
-    if "{" in text and _may_hold_json_call(text):
+    if "{" in text and (
+        _may_hold_json_call(text) or _is_plain_template(text) or (":" in text and _is_named_json(text))
+    ):
         return False
-    return not text.startswith(_MARKS) or not may_be_blocks(text)
+    if text.startswith(_MARKS):
+        return not (may_be_blocks(text) or _is_template(text))
+    return True
 
 
 def is_parsed(text: str) -> bool:
@@ -197,7 +371,7 @@ def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused
         return [_listed_calls(text, text[: later.start()].strip() or None, text[later.end() :], extra)]
     if _OPEN in text and (tagged := _tagged(role, text, extra)) is not None:
         return tagged
-    if _is_template(text):
+    if _is_template(text) or _is_python_call(text) or (":" in text and _is_named_json(text)):
         return [UnreadCall("", "a tool call in a model's own template: parse it into tool_calls first", text)]
     if not _may_hold_action(text):
         return None

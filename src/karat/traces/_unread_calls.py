@@ -30,6 +30,7 @@ from karat.traces._text_calls import (
     may_be_blocks,
     may_hold_calls,
     read_text,
+    texts_read,
 )
 from karat.traces.steps import Step, ToolCall, TraceError, Unused, text_of
 
@@ -195,6 +196,7 @@ _KINDS = frozenset(
         "kind",
         "part_kind",
         "block_type",
+        "content_type",
         "role",
         "object",
         "event",
@@ -263,6 +265,8 @@ _KEYWORDS = frozenset((*NAMES, "kwargs", "id", "type"))
 """The fields of a call with keyword arguments; serialized objects and messages have others beside them."""
 _CALL_IDS = ("toolCallId", "toolUseId", "callID", "callId")
 _NAMED = frozenset((*NAMES, "function"))
+_TOOL_PART = frozenset(("input", "args", "toolCallId"))
+"""The fields of a call of the Vercel AI SDK, whose type ends with the name of the tool."""
 _NUMBERED = re.compile(r"tool_name_\d+")
 """The names of the tools in a trajectory of DSPy."""
 _UNTYPED = frozenset(("id", "name", "input", "cache_control", "caller"))
@@ -285,12 +289,13 @@ def check_calls(steps: list[Step], unused: list[Unused], document: object = None
                 )
     known: _Known | None = None
     for value, where, item, scope in _all_places(steps, unused, calls, document):
-        if value is None or (isinstance(value, _Quoted) and _is_example(value, calls, unused)):
+        if value is None:
             continue
         if isinstance(value, _Written):
             raise TraceError(
-                f"{where}: a tool call that is written as {value[:60]!r}…, and does not count as absent; "
-                "parse it into 'tool_calls', or register a format"
+                f"{where}: what may be a tool call is written as {value[:60]!r}…, and does not count as absent; "
+                "parse it into 'tool_calls'; for an example, list the agent's tools in 'tools' beside the messages; or "
+                "register a format"
             )
         known = known or _Known(calls)
         known.repeated_here(calls if scope is None else scope)
@@ -421,12 +426,17 @@ def _in_text(
     text: str, where: str, step: Step | None, following: list[Step] | None
 ) -> Iterator[tuple[Any, str, bool]]:
     """Yield a text that holds a call as an unread one, unless it describes the calls of the step, one by one."""
-    found = read_text("assistant", text, {})
     calls = list(step.tool_calls) if step is not None else []
+    is_said = following is not None and (bool(calls) or not any(map(_is_result, following)))
+    # Beside calls, only texts with one of these marks are searched, as in the fast readers.
+    if calls and not any(mark in text for mark in ":<[`"):
+        return
+    if not texts_read.get().may_call(text, is_said=is_said):
+        return
+    found = read_text("assistant", text, {})
     if found is None and holds_json_call(text):
         if not any(_is_named(call, text) for call in calls):
-            is_said = following is not None and (bool(calls) or not any(map(_is_result, following)))
-            yield (_Quoted(text) if is_said else _Written(text)), where, False
+            yield _Written(text), where, False
         return
     if found is None:
         if following is None or calls:
@@ -452,37 +462,9 @@ class _Written(str):
     """A text that holds a call which was not read."""
 
 
-class _Quoted(_Written):
-    """A text without a result, with JSON that has the form of a call."""
-
-
 def _is_result(step: Step) -> bool:
     """Return whether a step gives, or may give, the result of the text before it."""
     return step.tool_result is not None or step.role not in ("user", "human") or is_observation(step.text)
-
-
-def _is_example(text: str, calls: list[ToolCall], unused: list[Unused]) -> bool:
-    """Return whether the JSON in a text is no call of the agent: its calls have ids, and the text names no tool of it.
-
-    Calls with ids come from an API. What is said to the user may quote a configuration or the documentation of a tool.
-    """
-    if not any(call.id is not None for call in calls):
-        return False
-    names = {call.name for call in calls}
-    for part in unused:
-        fields = part.value if isinstance(part.value, dict) else {}
-        for tool in (*_listed_in(fields, "tools"), *_listed_in(fields, "functions")):
-            tool = plain(tool)
-            inside = plain(tool.get("function")) if isinstance(tool, dict) else None
-            names |= {
-                str(each["name"]) for each in (tool, inside) if isinstance(each, dict) and "name" in each
-            }
-    return not any(f"{name}{quote}" in text for name in names for quote in "\"'")
-
-
-def _listed_in(fields: dict[Any, Any], key: str) -> list[Any]:
-    value = fields.get(key)
-    return value if isinstance(value, list) else []
 
 
 def _is_named(call: ToolCall, text: str) -> bool:
@@ -721,10 +703,12 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool, named: boo
     kind: str | None = next((value[key] for key in _kinds_of(value) if _is_call_kind(value[key])), None)
     if letters_of(value.get("method", "")) == "toolscall":
         return _unread_request(value, known)
-    if kind is None and str(value.get("type")).startswith("tool-") and ("input" in value or "args" in value):
+    if kind is None and str(value.get("type")).startswith("tool-") and _TOOL_PART & value.keys():
         kind = None if _NO_CALL.search(letters_of(value["type"])) else str(value["type"])
     if kind is None and any(key in value for key in ("input", "args", "rawInput", "tool")):
         kind = next((f"a part with a {key}" for key in _CALL_IDS if key in value), None)
+    if kind is None and "text" in value and "action" in str(value.get("speaker")).lower():
+        kind = "a turn of Potato"
     if kind is None and value.get("type") == "web_search" and "query" in value:
         kind = "web_search"
     if kind is None and str(value.get("type")).lower() == "tool" and isinstance(value.get("name"), str):

@@ -19,7 +19,7 @@ from karat.records import JSON
 from karat.registry import load_plugins
 from karat.traces._literals import read_literal, repeats_key, unreadable
 from karat.traces._objects import plain
-from karat.traces._text_calls import is_written_call, may_hold_calls, read_text
+from karat.traces._text_calls import LAST, PROSE, Texts, is_written_call, text_steps, texts_read
 from karat.traces._unread_calls import check_calls, nearest_format
 from karat.traces.steps import (
     Step,
@@ -167,17 +167,16 @@ def normalize(value: object) -> Trajectory:
     """
     if type(value) is Trajectory:
         return value
-    steps: list[Step] = []
-    unused: list[Unused] = []
+    texts = Texts()
+    known = texts_read.set(texts)
     try:
-        for part in read(value):
-            if isinstance(part, Step):
-                steps.append(part)
-            elif isinstance(part, UnreadCall):
-                place = f"{part.where}: " if part.where else ""
-                raise TraceError(f"step {len(steps) + 1} cannot be read: {place}{part.reason}")
-            else:
-                unused.append(part)
+        steps, unused = _parts(value)
+        texts.know(steps, unused)
+        if texts.is_doubtful:
+            texts.begin(PROSE)
+            texts.know(*_parts(value))
+            texts.begin(LAST)
+            steps, unused = _parts(value)
         # A registered format decides what is a call.
         check_calls(steps, unused, None if _registered else value)
     except TraceError:
@@ -186,11 +185,27 @@ def normalize(value: object) -> Trajectory:
         raise TraceError("the trace is nested too deeply to be read, or contains itself") from error
     except Exception as error:  # attributes of foreign objects may raise anything
         raise TraceError(f"the trace cannot be read: {type(error).__name__}: {error}") from error
+    finally:
+        texts_read.reset(known)
     if not steps and any(not part.harmless for part in unused):
         first = next(part for part in unused if not part.harmless)
         place = f" at {first.where}" if first.where else ""
         raise TraceError(f"no trajectory{place}: {first.reason}")
     return Trajectory(steps, unused)
+
+
+def _parts(value: object) -> tuple[list[Step], list[Unused]]:
+    steps: list[Step] = []
+    unused: list[Unused] = []
+    for part in read(value):
+        if isinstance(part, Step):
+            steps.append(part)
+        elif isinstance(part, UnreadCall):
+            place = f"{part.where}: " if part.where else ""
+            raise TraceError(f"step {len(steps) + 1} cannot be read: {place}{part.reason}")
+        else:
+            unused.append(part)
+    return steps, unused
 
 
 def load_fast_readers() -> list[tuple[str, FastReader]]:
@@ -264,7 +279,7 @@ def _read_text(value: str | bytes, depth: int) -> Iterator[Step | Unused]:
         return
     document = _decode(text)
     if document is None:
-        found = read_text("assistant", text, {}) if may_hold_calls(text) else None
+        found = text_steps("assistant", text, {})
         yield from [plain_text(text)] if found is None else found
     elif depth >= DEPTH:
         yield Unused("", "it is nested too deeply", text)

@@ -10,7 +10,7 @@ import msgspec
 from karat.traces._calls import Found, named_call, read_call, read_parts, result_step
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
-from karat.traces._text_calls import NOT_AGENTS, may_hold_calls, read_text
+from karat.traces._text_calls import NOT_AGENTS, text_steps
 from karat.traces.formats import openai_responses
 from karat.traces.formats.anthropic import is_tool_block, read_block
 from karat.traces.formats.openai_chat import calls_beside
@@ -79,8 +79,8 @@ def read(value: object) -> Iterator[Step | Unused]:
         return
     calls, bad = _calls(fields, extra)
     yield from bad
-    if role == "assistant" and not calls and isinstance(content, str) and may_hold_calls(content):
-        found = read_text(role, content, extra)
+    if role == "assistant" and not calls and isinstance(content, str):
+        found = text_steps(role, content, extra)
         if found is not None:
             yield from found
             return

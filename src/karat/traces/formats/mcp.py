@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import named_call, result_step, simple
+from karat.traces._calls import named_call, result_step, simple, unread_arguments
 from karat.traces._objects import plain
 from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
 
@@ -28,10 +28,13 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         arguments = plain(params.get("arguments"))
         extra = rest(params, "name", "arguments")
         call = named_call(identity, params.get("name"), {} if arguments is None else arguments, None, extra)
+        beside = rest(value, "jsonrpc", "id", "method", "params")
         if call is None:
             yield UnreadCall("params", "a tool call without a name", value)
+        elif (other := unread_arguments(call, beside)) is not None:
+            yield UnreadCall("", f"the arguments of {call.name[:60]!r} under {other!r}", value)
         else:
-            yield Step("assistant", tool_calls=[call], extra=rest(value, "jsonrpc", "id", "method", "params"))
+            yield Step("assistant", tool_calls=[call], extra=beside)
         return
     if not isinstance(value.get("method", ""), str):
         yield UnreadCall("method", "a request whose method is not text", value)

@@ -11,7 +11,7 @@ from typing import Any
 
 from karat.traces._calls import read_call, simple
 from karat.traces._objects import plain
-from karat.traces._text_calls import NOT_AGENTS, is_prose, may_hold_calls, read_text
+from karat.traces._text_calls import NOT_AGENTS, is_prose, text_steps
 from karat.traces.formats.anthropic import fast_blocks
 from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, rest, text_or_none
 
@@ -147,11 +147,9 @@ def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:
         given = [{"name": recipient.removeprefix("functions."), "arguments": simple(content)}]
     if not given and role not in NOT_AGENTS:
         only = content if isinstance(content, str) else simple(content)
-        if isinstance(only, str) and may_hold_calls(only):
-            found = read_text(role, only, extra)
-            if found is not None:
-                yield from found
-                return
+        if isinstance(only, str) and (found := text_steps(role, only, extra)) is not None:
+            yield from found
+            return
     yield from _assembled(role, content, given, extra)
 
 

@@ -74,7 +74,7 @@ def fast_calls(turns: list[Any]) -> tuple[list[str], list[Any]] | None:
             # A text that holds a call has one of these marks.
             if (
                 ("(" in text and "(action)" in text.lower())
-                or ((":" in text or "<" in text or "[" in text) and not is_prose(text))
+                or ((":" in text or "<" in text or "[" in text or "`" in text) and not is_prose(text))
             ):  # fmt: skip
                 return None
         elif role == "":

@@ -309,6 +309,8 @@ def test_names_and_parameters_that_are_wrong_name_the_nearest(refuses):
         get("acuracy")
     with refuses(RequestError):
         get("precision", predicted_keys="text")
+    with refuses(RequestError):
+        get("f1_score", predicted_key=["text"])
     with pytest.raises(RequestError, match="no calculate"):
         BaseAggregatorMetric().calculate([])
 

@@ -135,6 +135,7 @@ CASES = [
     graph(const("a"), edges("from: START, to: a", "from: a, condition: '', path_map: {x: END}")),
     graph(const("a"), edges("from: START, condition: '  '")),
     asking("prompt: [{user: hi}], pre_process: ''"),
+    asking("prompt: [{user: [{type: text, text: true}]}]"),
     asking("prompt: [{user: hi}], inject_system_messages: [true, code, {1: stop}]", kind="agent"),
     asking("prompt: [{user: hi}]", "name: x@http://127.0.0.1:9/v1, structured_output: {}"),
     asking("prompt: [{user: hi}], structured_output: {schema: {}}"),

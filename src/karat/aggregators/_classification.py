@@ -84,6 +84,8 @@ class Reading(Passing):
                 raise ValueError(f"{name} must be the name of a field of the label, not {value!r}")
         if normalize not in (None, True, False):
             raise ValueError(f"normalize must be true or false, not {normalize!r}")
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
+            raise ValueError(f"threshold must be a number, not {threshold!r}")
         self.named = bool(golden_key or predicted_key)
         """Whether a label is a field of what was judged, which may then be wrong for more than its label."""
         self.golden_key = golden_key or predicted_key
@@ -136,8 +138,15 @@ class Reading(Passing):
         return Absent(tuple(sorted(map(str, value))[:MOST_FIELDS]))
 
 
-reading_for = functools.lru_cache(64)(Reading)
-"""One reading for all aggregators that read alike."""
+_reading_for = functools.lru_cache(64)(Reading)
+
+
+def reading_for(*parameters: Any) -> Reading:
+    """One reading for all aggregators that read alike."""
+    try:
+        return _reading_for(*parameters)
+    except TypeError:  # a list or a mapping, which no parameter is
+        return Reading(*parameters)
 
 
 def label(value: object, key: str | None) -> str | None:

@@ -203,6 +203,8 @@ def _check_parts(node: Section, parts: Iterable[Any], at: int, role: str) -> Non
         elif kind not in part and not (kind in ("image", "audio", "file") and "path" in part):
             needed = "path" if kind in ("image", "audio") else kind
             node.problem(f"a part of the type {kind} needs {needed!r}", "prompt", at, role, number)
+        elif kind == "text" and not isinstance(part["text"], str):
+            node.problem("must be text", "prompt", at, role, number, "text")
 
 
 OWN = (

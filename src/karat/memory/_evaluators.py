@@ -106,13 +106,18 @@ class MatchedDimension(Evaluator):
 
 
 class JudgedDimension(ItemJudge):
-    """A dimension judged by a model. Subclasses name the dimension."""
+    """A dimension judged by a model. Subclasses name the dimension, and the prompt where it has another name."""
 
     dimension: ClassVar[Dimension]
-    prompt_name: ClassVar[str]
+    prompt_name: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.dimension = BY_KEY[cls.name]
+        cls.labels = cls.dimension.labels
 
     def __init__(self, judge: object = None) -> None:
-        super().__init__(judge=judge, prompt=prompt_text(self.prompt_name))
+        super().__init__(judge=judge, prompt=prompt_text(self.prompt_name or self.name))
 
     def merged(self, labels: Sequence[str]) -> str:
         return self.dimension.merged(labels)
@@ -133,57 +138,43 @@ class JudgedDimension(ItemJudge):
 class JudgedRecall(JudgedDimension):
     """Which gold points of a session its delta covers."""
 
-    name, prompt_name = "recall", "recall"
-    dimension = BY_KEY["recall"]
-    labels = dimension.labels
+    name = "recall"
 
 
 class JudgedCorrectness(JudgedDimension):
     """Judge which memories of a delta are correct, hallucinated or irrelevant."""
 
-    name, prompt_name = "correctness", "correctness"
-    dimension = BY_KEY["correctness"]
-    labels = dimension.labels
+    name = "correctness"
 
 
 class JudgedUpdate(JudgedDimension):
     """Judge which updates a snapshot holds."""
 
-    name, prompt_name = "update", "update"
-    dimension = BY_KEY["update"]
-    labels = dimension.labels
+    name = "update"
 
 
 class JudgedInterference(JudgedDimension):
     """Judge which interfering statements a snapshot holds."""
 
-    name, prompt_name = "interference", "interference"
-    dimension = BY_KEY["interference"]
-    labels = dimension.labels
+    name = "interference"
 
 
 class JudgedEvidence(JudgedDimension):
     """Judge which gold evidence the cited memories cover."""
 
-    name, prompt_name = "evidence", "evidence"
-    dimension = BY_KEY["evidence"]
-    labels = dimension.labels
+    name = "evidence"
 
 
 class _JudgedRefusal(JudgedDimension):
     """Answers to unanswerable questions, with a rubric of their own."""
 
     name, prompt_name = "answer", "refusal"
-    dimension = BY_KEY["answer"]
-    labels = dimension.labels
 
 
 class JudgedAnswer(JudgedDimension):
     """Whether an answer is right; unanswerable questions have a rubric of their own."""
 
-    name, prompt_name = "answer", "answer"
-    dimension = BY_KEY["answer"]
-    labels = dimension.labels
+    name = "answer"
 
     def __init__(self, judge: object = None) -> None:
         super().__init__(judge)

@@ -353,6 +353,13 @@ class TestNumericMatch:
     def test_numbers(self, params, output, reference, expected):
         assert score(NumericMatch(**params), output, reference) == expected
 
+    @pytest.mark.parametrize("kind", [float, Decimal])
+    @pytest.mark.parametrize("number", ["nan", "inf"])
+    def test_a_value_that_is_no_finite_number_cannot_be_judged(self, kind, number):
+        for output, reference in ((kind(number), 1), (1, kind(number))):
+            with pytest.raises(CannotJudge):
+                NumericMatch().evaluate(outputs=output, reference_outputs=reference)
+
     @pytest.mark.parametrize("extract", ["whole", "first", "last"])
     def test_a_number_too_long_to_read_cannot_be_judged(self, extract, refuses):
         long = "1" * 200_001

@@ -364,6 +364,7 @@ class TestScroll:
             ({"scroll_threshold": 20}, 0, -11, True),
             ({"key": "by"}, {"by": 10}, {"by": 10}, True),
             ({}, 10, "much", False),
+            ({}, 10, "1_0", False),
             ({}, 1e308, -1e308, False),
         ],
     )

@@ -381,7 +381,7 @@ class NumericMatch(ReferenceEvaluator[tuple[Quantity | None, str]]):
         return factors
 
     def _quantity(self, value: Any, what: str) -> Quantity | None:
-        if isinstance(value, Decimal):
+        if isinstance(value, Decimal) and value.is_finite():
             return self._reader.of_number(value)
         value = plain(value, what)
         if isinstance(value, bool) or value is None:

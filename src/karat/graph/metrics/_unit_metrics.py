@@ -36,6 +36,8 @@ def number(value: object) -> float | None:
         read = float(value)
     except (ValueError, OverflowError):
         return None
+    if isinstance(value, str) and "_" in value:
+        return None  # Python reads 1_0 as ten
     return read if math.isfinite(read) else None
 
 

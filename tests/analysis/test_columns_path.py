@@ -226,9 +226,9 @@ def check_scores(world: World) -> None:
                 for table in (first, second)
             ]
             common = {id for id, _, _ in contents[0] & contents[1]}
-        for passed in (None, 0.5):
+        for passed in (None, first.source.spec):
             pairs = pair_scores(first, second, shared, passed=passed)
-            expected_pairs, several = pairs_of(one, other, common, passed)
+            expected_pairs, several = pairs_of(one, other, common, passed and 0.5)
             examples = [ids[place] if place >= 0 else "" for place in pairs.examples.tolist()]
             assert (
                 list(zip(examples, listed(pairs.first), listed(pairs.second), strict=True)) == expected_pairs

@@ -82,20 +82,20 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path, refuses) -> None
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_pipe_or_a_device_in_place_of_a_file_is_refused(tmp_path: Path, read_only: bool) -> None:
+def test_a_pipe_or_a_device_in_place_of_a_file_is_refused(tmp_path: Path, read_only: bool, refuses) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null")):
-        with pytest.raises(StoreRefused, match="not a regular file"):
+        with refuses(StoreRefused):
             open_store(path, read_only=read_only)
 
 
 @pytest.mark.parametrize("schema", [0, -5])
-def test_a_schema_that_never_was_is_damage(tmp_path: Path, schema: int) -> None:
+def test_a_schema_that_never_was_is_damage(tmp_path: Path, schema: int, refuses) -> None:
     open_store(tmp_path / "karat.db").close()
     with closing(sqlite3.connect(tmp_path / "karat.db")) as connection:
         connection.execute(f"PRAGMA user_version = {schema}")
         connection.commit()
-    with pytest.raises(StoreRefused, match="damaged"):
+    with refuses(StoreRefused):
         open_store(tmp_path / "karat.db")
 
 
@@ -629,7 +629,7 @@ def test_a_damaged_result_is_not_reused(store: Store) -> None:
     assert list(store.backend.reusable(keys)) == keys[:1]
 
 
-def test_a_process_without_free_file_descriptors_is_told_so_and_not_of_damage(tmp_path: Path) -> None:
+def test_a_process_without_free_file_descriptors_is_told_so_and_not_of_damage(tmp_path: Path, says) -> None:
     with open_store(tmp_path / "karat.db") as store:
         number = add_header(store)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -637,9 +637,9 @@ def test_a_process_without_free_file_descriptors_is_told_so_and_not_of_damage(tm
             lowest = free.fileno()
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
         try:
-            with pytest.raises(StoreError, match="cannot be read back") as caught:
+            with pytest.raises(StoreError) as caught:
                 store.backend.ensure_readable(number)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert "damaged" not in str(caught.value)
+        says(caught.value)
         store.backend.ensure_readable(number)

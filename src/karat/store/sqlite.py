@@ -335,7 +335,9 @@ class SqliteBackend(SqlBackend):
                 sqlite3.SQLITE_CANTOPEN,
                 sqlite3.SQLITE_NOMEM,
             ):  # too many open files: no damage
-                raise StoreError(f"{self.path} cannot be read back: {error}") from error
+                raise StoreError(
+                    f"{self.path} cannot be read back: {error}: raise the limits of open files and of memory (ulimit)"
+                ) from error
             raise self._not_readable(str(error)) from error
         if found != (1, written, 0, 0):
             raise self._not_readable("records are missing or damaged")

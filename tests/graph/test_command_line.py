@@ -68,6 +68,23 @@ def test_the_flags_of_the_guide(karat, project):
     assert "wrote" in out
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--oasst", "True"],
+        ["-q", "True"],
+        ["-ci", "3"],
+        ["--clear_logs", "True"],
+        ["--disable_metadata", "True"],
+    ],
+)
+def test_a_flag_of_sygra_that_is_not_supported_says_why(karat, project, says, given):
+    code, _, error = karat("run", "eval/qa", "--output_dir", "out", *given)
+    assert code == 2
+    says(error)
+    assert not (project.folder / "out").exists()
+
+
 def test_ten_records_by_default_and_all_names_of_the_task(karat, project, says):
     for name in ("tasks.eval.qa", "eval/qa", "tasks/eval/qa", "tasks/eval/qa/graph_config.yaml"):
         code, out, _ = karat("run", name, "--output_dir", "out", "--json")

@@ -114,6 +114,8 @@ class Parser(argparse.ArgumentParser):
         self.name = name
         self.own = self.add_argument_group("options")
         self._given: Sequence[str] = ()
+        self.unsupported: dict[str, str] = {}
+        """Options of other tools that users may know, and why this command has none of them."""
 
     def option(self, *names: str, **settings: Any) -> None:
         """Add an option of this command."""
@@ -142,6 +144,8 @@ class Parser(argparse.ArgumentParser):
         return next((name for name in names.split("/") if name in written), names.split("/")[-1])
 
     def _unknown_option(self, word: str) -> NoReturn:
+        if word in self.unsupported:
+            raise UsageError(f"{self.prog}: {word} is not supported: {self.unsupported[word]}")
         known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
         first = word.split("-")[:3]
         alike = [name for name in known if len(first) == 3 and name.split("-")[:3] == first]

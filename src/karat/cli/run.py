@@ -600,8 +600,21 @@ NOT_GRAPHS = {
 }
 
 
+UNSUPPORTED = {
+    **dict.fromkeys(
+        ("--checkpoint_interval", "-ci"), "every record is stored when it is finished; remove it"
+    ),
+    **dict.fromkeys(("--clear_logs", "-cl"), "there are no log files; remove it"),
+    **dict.fromkeys(("--disable_metadata", "-dm"), "there is no metadata file; remove it"),
+    **dict.fromkeys(("--oasst", "-ost"), "there is no OASST mapping; map the output file"),
+    **dict.fromkeys(("--quality", "-q"), "there is no tagging of data quality; run it on the output file"),
+}
+"""Options of SyGra, and why there are none of them."""
+
+
 def add_graph_arguments(parser: Parser) -> None:
     """Add the options of graph tasks, spelled as in SyGra."""
+    parser.unsupported = UNSUPPORTED
     option = parser.add_argument_group("options of graph tasks").add_argument
     option("--task", "-t", metavar="TASK", help="the task: tasks.eval.x.y, eval/x/y, or a path")
     option(

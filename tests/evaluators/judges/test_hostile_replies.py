@@ -387,6 +387,18 @@ def test_text_that_states_a_choice_is_read(text, expected):
     assert Contract("choice", ("yes", "no"), recover=True).read(text)["choice"] == expected
 
 
+@pytest.mark.parametrize("text", [" " * 1900 + "x yes", '"' * 1900 + "x yes", "the final " * 180 + "x yes"])
+def test_text_that_does_not_state_a_choice_is_read_in_linear_time(limited, text):
+    limited()
+    with pytest.raises(Malformed):
+        Contract("choice", ("yes", "no"), recover=True).read(text)
+
+
+def test_a_choice_may_begin_with_a_bracket():
+    contract = Contract("choice", ("(a)", "[b]"), recover=True)
+    assert [contract.read(text)["choice"] for text in ("The answer is (a).", "[b]")] == ["(a)", "[b]"]
+
+
 def test_ordinary_words_name_no_choice():
     contract = Contract("choice", ("all", "most", "few", "first"), recover=True)
     for text in (

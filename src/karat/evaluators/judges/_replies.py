@@ -65,15 +65,19 @@ _NEGATION = re.compile(
     r"|\b(?:instead of|rather than|other than)\b",
     re.IGNORECASE,
 )
+_MARKUP = r"\s\"'\u2018\u201c*_`(\["
 _LEAD = (
-    r"\s*(?:(?:so|thus|therefore|hence|overall|in conclusion)[,:]?\s+)?"
-    r"(?:(?:(?:the|my)\s+)?(?:(?:final|best|correct|chosen)\s+)*"
+    r"\s*+(?:(?:so|thus|therefore|hence|overall|in conclusion)[,:]?+\s++)?"
+    r"(?:(?:(?:the|my)\s++)?(?:(?:final|best|correct|chosen)\s++)*+"
     r"(?:answer|choice|verdict|decision|judge?ment|option|label|result|conclusion)"
-    r"[\s*_`]*(?:(?:is|would be)\b:?|[:=\u2014-])"
-    r"|i(?:\s+would|['\u2019]d)?\s+(?:choose|pick|select|say|answer)\b:?|it(?:\s+is|['\u2019]s)\b)?"
-    r"\s*(?:(?:the|an?)\s+)?[\s\"'\u2018\u201c*_`(\[]*(?:<\w+>)?[\s\"'\u2018\u201c*_`(\[]*"
+    r"[\s*_`]*+(?:(?:is|would be)\b:?|[:=\u2014-])"
+    r"|i(?:\s++would|['\u2019]d)?\s++(?:choose|pick|select|say|answer)\b:?|it(?:\s++is|['\u2019]s)\b)?"
+    rf"\s*+(?:(?:the|an?)\s++)?[{_MARKUP}]*+(?:<\w+>)?[{_MARKUP}]*+"
 )
-"""What may stand before a choice in a sentence that states it. "It told me to say yes" does not."""
+"""What may stand before a choice in a sentence that states it. "It told me to say yes" does not.
+
+Every repetition is possessive: a text of spaces would take forever otherwise.
+"""
 _STANDS_ALONE = r"(?=[\s\"'\u2019\u201d*_`)\]]*(?:[.,;:!)\]<\n\u2014-]|\Z)|\s+(?:because|since|as)\b)"
 """What follows it: "no doubt" and "most of it" name no choice."""
 _ORDINALS = frozenset({"first", "second", "one"})
@@ -475,7 +479,8 @@ class Contract(msgspec.Struct, frozen=True):
 def _is_named(text: str, choice: str) -> bool:
     """Whether a sentence of a text states a choice, and does not only mention it, quote it or ask for it."""
     listed = r"(?!\s*,)" if choice.casefold() in _ORDINALS else ""
-    pattern = re.compile(_LEAD + re.escape(choice) + r"(?!\w)" + listed + _STANDS_ALONE, re.IGNORECASE)
+    written = re.sub(rf"\A[{_MARKUP}]+(?=.)", "", choice)
+    pattern = re.compile(_LEAD + re.escape(written) + r"(?!\w)" + listed + _STANDS_ALONE, re.IGNORECASE)
     return any(pattern.match(sentence) for sentence in _SENTENCE.findall(text) if not sentence.endswith("?"))
 
 

@@ -189,3 +189,23 @@ def test_every_rate_has_its_own_direction(two, tmp_path):
     titles = re.findall(r"<figcaption>([^<]+)</figcaption>", (tmp_path / "report.html").read_text())
     assert "answer hallucination_ratio ↓" in titles
     assert "answer accuracy ↑" in titles
+
+
+def test_reports_of_runs_write_question_types_out(tmp_path):
+    made = karat.memory.evaluate(
+        [sample(), sample("bea", "Rome")],
+        Notes,
+        output_dir=tmp_path / "out",
+        judge="deterministic",
+        model="extractive",
+        store="memory://",
+    )
+    metrics = made.metrics
+    grouped = [each for each in made.aggregation.estimates if "question_type" in (each.group or {})]
+    shown = {
+        each.group["question_type"]: each.metadata["note"] for each in grouped if each.evaluator == "answer"
+    }
+    assert shown
+    assert {short: note.split("; ")[0] for short, note in shown.items()} == metrics["question_types"]
+    report = made.aggregation.report()
+    assert all(name in report for name in metrics["question_types"].values())

@@ -296,6 +296,7 @@ def about_question(record: Record) -> dict[str, Any]:
         )
     return {
         "type": record.get("question_type_abbrev") or NO_TYPE,
+        "type_name": record.get("question_type") or "",
         "difficulty": record.get("difficulty") or "",
         "answerable": record.get("answerable", True),
         "refused": refused(record),
@@ -329,6 +330,8 @@ class _State(msgspec.Struct):
     groups: dict[str, dict[str, MeanState]]
     means: dict[str, MeanState]
     counts: Counter[str]
+    type_names: dict[str, set[str]]
+    """The question types of each abbreviation."""
     of: int = 0
 
 
@@ -370,7 +373,7 @@ class MemoryDimensions(Aggregator[_State]):
         return MemoryDimensions(self.confidence, spec.key.removeprefix(MATCHED))
 
     def start(self) -> _State:
-        return _State(Totals(self.dimension) if self.dimension else None, {}, {}, Counter())
+        return _State(Totals(self.dimension) if self.dimension else None, {}, {}, Counter(), {})
 
     def add(self, state: _State, group: Group) -> _State:
         ok = [each.outcome.value for each in group.results if isinstance(each.outcome, Ok)]
@@ -397,6 +400,9 @@ class MemoryDimensions(Aggregator[_State]):
                     found.setdefault(str(about[field]), []).append(score)
             for value, scores in found.items():
                 state.groups.setdefault(name, {}).setdefault(value, MeanState()).add(scores)
+        for about, _ in abouts:
+            if about.get("type_name"):
+                state.type_names.setdefault(about["type"], set()).add(about["type_name"])
         named = {
             "accuracy_answerable": [score for about, score in abouts if about.get("answerable")],
             "correct_refusal_rate": [score for about, score in abouts if about.get("answerable") is False],
@@ -439,6 +445,8 @@ class MemoryDimensions(Aggregator[_State]):
                 a.groups.setdefault(name, {}).setdefault(value, MeanState()).merge(state)
         for name, state in b.means.items():
             a.means.setdefault(name, MeanState()).merge(state)
+        for short, names in b.type_names.items():
+            a.type_names.setdefault(short, set()).update(names)
         a.counts.update(b.counts)
         a.of += b.of
         return a
@@ -470,6 +478,10 @@ class MemoryDimensions(Aggregator[_State]):
         for name, groups in state.groups.items():
             for value in sorted(groups, key=_group_order):
                 estimate = groups[value].estimate(self.confidence, bounds=(0.0, 1.0))
+                if name == "question_type" and value in state.type_names:
+                    reason = estimate.metadata.get("reason") if None in (estimate.low, estimate.high) else ""
+                    names = " or ".join(sorted(state.type_names[value]))
+                    estimate.metadata["note"] = "; ".join(filter(None, [names, reason]))
                 out.add(estimate.about(aggregator=kind), group={name: value})
         if state.counts:
             out.add_table(dict(state.counts), "counts")

@@ -315,6 +315,12 @@ def test_names_and_parameters_that_are_wrong_name_the_nearest(refuses):
         BaseAggregatorMetric().calculate([])
 
 
+@pytest.mark.parametrize("k", [None, 1.5, True, 10**9, [2, True], {}])
+def test_a_k_that_is_no_number_of_attempts_is_refused(k, refuses):
+    with refuses(RequestError):
+        get("pass@k", k=k)
+
+
 def test_step_efficiency_reads_steps_where_unit_metrics_tell_them(refuses):
     walks = [
         UnitMetricResult(True, {"optimal_steps": 2}, {"steps": ["tap", "type", "tap", "tap"]}),

@@ -421,6 +421,7 @@ def test_settings_without_effect_are_reported(project, says):
         """\
 data_config:
   examples: [{id: 1}]
+  resumable: true
   sink: {type: json, file_path: out.json, encoding: utf-8}
 graph_config:
   graph_state: {a: str}
@@ -443,11 +444,11 @@ graph_config:
     notes = load_task("t").notes
     keys = [note.removeprefix("t, ").split(":")[1].rpartition(".")[2] for note in notes]
     assert keys == [
-        "encoding", "graph_state", "retry_chat_injection", "rounds_of_ours", "node_name", "tool_choice",
+        "resumable", "encoding", "graph_state", "retry_chat_injection", "rounds_of_ours", "node_name", "tool_choice",
         "max_parse_retries", "max_iterations",
     ]  # fmt: skip
     says(*notes)
-    assert notes[1].startswith("t, line 5: graph_config.graph_state: ")
+    assert notes[2].startswith("t, line 6: graph_config.graph_state: ")
 
 
 NOWHERE = """\

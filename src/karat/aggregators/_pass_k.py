@@ -110,6 +110,9 @@ class _State:
         """Missing attempts."""
 
 
+MOST_ATTEMPTS = 10_000
+
+
 class OverAttempts(Passing, Aggregator[_State], ABC):
     """Base of the aggregators over attempts: `k` is a number or a list; an attempt with at least `threshold` passes."""
 
@@ -120,11 +123,12 @@ class OverAttempts(Passing, Aggregator[_State], ABC):
         cluster: str | None = None,
         confidence: float = 0.95,
     ) -> None:
-        self.several = not isinstance(k, int)
-        self.k: list[int] = [k] if isinstance(k, int) else list(k)
-        if not self.k or not all(isinstance(each, int) and each >= 1 for each in self.k):
+        self.several = isinstance(k, (list, tuple, range))
+        self.k: list[int] = [*k] if isinstance(k, (list, tuple, range)) else [k]  # type: ignore[list-item]  # checked
+        if not self.k or not all(type(each) is int and 1 <= each <= MOST_ATTEMPTS for each in self.k):
             raise ValueError(
-                f"k is {k!r}: it must be a number of attempts, 1 or more, or a list of such numbers"
+                f"k is {k!r:.60}: it must be a number of attempts from 1 to {MOST_ATTEMPTS:,}, or a list of"
+                " such numbers"
             )
         self.threshold = threshold
         self.cluster = cluster

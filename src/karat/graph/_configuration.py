@@ -52,7 +52,8 @@ class Sink:
 
 def check_data(section: Section, place: TaskPlace) -> list[Sink]:
     """Report the errors of a `data_config` and return its sinks."""
-    section.known(("source", "sink", "id_column", "examples"))
+    section.known(("source", "sink", "id_column", "examples", "resumable"))
+    section.without_effect("resumable", instead="a repeated command resumes an unfinished run")
     section.text("id_column")
     source = _source(section.given)
     if source is not None:

@@ -167,6 +167,7 @@ def graph_schema() -> Schema:
                 "source": source,
                 "sink": {"anyOf": [sink, {"type": "array", "items": sink}]},
                 "id_column": TEXT,
+                "resumable": FLAG,
                 "examples": {"type": "array"},
             }
         ),

@@ -12,6 +12,7 @@ import pytest
 from karat.datasets import Dataset
 from karat.errors import RequestError
 from karat.store import Store, check_store, open_existing, open_store, safe_url, store_file
+from tests.store.conftest import add_header
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +52,20 @@ def test_relative_and_absolute_urls(tmp_path: Path) -> None:
     open_store(f"sqlite:///{tmp_path}/folder/absolute.db").close()
     open_store("sqlite://two-slashes.db").close()
     assert {each.name for each in tmp_path.rglob("*.db")} == {"relative.db", "absolute.db", "two-slashes.db"}
+
+
+def test_a_path_that_begins_with_two_slashes(tmp_path: Path) -> None:
+    with open_store(f"/{tmp_path}/karat.db") as store:
+        number = add_header(store)
+        store.backend.ensure_readable(number)
+    with open_store(f"/{tmp_path}/karat.db", read_only=True) as store:
+        assert store.backend.header(number) is not None
+
+
+@pytest.mark.parametrize("name", [":memory:", "sqlite:///:memory:"])
+def test_the_name_that_sqlite_has_for_memory_is_refused(name: str, refuses) -> None:
+    with refuses(RequestError):
+        open_store(name)
 
 
 @pytest.mark.parametrize("path", ["a #x/k.db", "#x.db", "a;b/k.db"])

@@ -395,7 +395,7 @@ class SqliteBackend(SqlBackend):
         try:
             if self.path is None or self.is_replaced() or self._log_path.stat().st_size:
                 return
-            connection = _connect(f"file:{quote(os.fsencode(self.path.absolute()))}?mode=rw", uri=True)
+            connection = _connect(_uri(self.path, "rw"), uri=True)
             try:
                 connection.execute("SELECT count(*) FROM karat_headers").fetchone()
             finally:
@@ -493,7 +493,14 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _read_only_uri(path: Path) -> str:
-    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro"
+    return _uri(path, "ro")
+
+
+def _uri(path: Path, mode: str) -> str:
+    place = quote(os.fsencode(path.absolute()))
+    if place.startswith("//"):  # to SQLite, the name of a host would follow
+        place = f"/{place.lstrip('/')}"
+    return f"file:{place}?mode={mode}"
 
 
 class _Connection(sqlite3.Connection):
@@ -525,6 +532,8 @@ def _refuse_foreign(path: Path) -> None:
     Only SQLite ever opens the file: closing any other descriptor of it would drop the locks that this process has on
     it, and with them the store of another thread.
     """
+    if str(path) == ":memory:":  # to SQLite, this is no file
+        raise StoreRefused(f"{path} is not the name of a file: write memory:// for a store in memory")
     if path.is_dir():
         raise StoreRefused(f"{path} is a folder: name a file, as sqlite:///{path / 'karat.db'}")
     if not path.parent.is_dir():

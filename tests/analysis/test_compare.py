@@ -7,8 +7,9 @@ from scipy.stats import chi2
 from statsmodels.stats.contingency_tables import mcnemar
 
 import karat
-from karat.analysis.comparison import Limit, compare, judge, read_limit
+from karat.analysis.comparison import Limit, compare, comparison_blocks, judge, read_limit
 from karat.errors import RequestError
+from karat.formatting import Table
 from karat.stats import tango
 from karat.stats._distributions import critical
 from karat.stats._means import few_clusters_note
@@ -286,3 +287,29 @@ def test_an_undecided_gate_says_about_how_many_examples_would_decide_it(lost, wo
     more = needed / pairs
     low, high = tango_limits(lost * more, won * more, needed, critical(0.95))
     assert (low if (won - lost) / pairs > -margin else high) == pytest.approx(-margin, abs=0.05 * margin)
+
+
+def test_long_prompts_are_shown_where_they_part(store):
+    """The beginning that they share would fill the table of what differs."""
+    begin = "Answer in one word, without an explanation. " * 10
+
+    def answer(text, prompt):
+        return text + prompt[-1]
+
+    data = karat.Dataset.from_examples([{"id": "a", "input": "x", "expected": "x1"}], name="d")
+    runs = [
+        karat.run(FunctionTask(answer, parameters={"prompt": f"{begin}{n}"}), data, store=store)
+        for n in range(3)
+    ]
+    karat.evaluate(runs, ["exact_match"], store=store)
+    made = karat.compare(runs)
+    [table] = [
+        block
+        for block in comparison_blocks(made)
+        if isinstance(block, Table) and "what differs" in block.head
+    ]
+    [row] = [row for row in table.rows if row[0] == "prompt"]
+    assert row[1:] == ["…0", "…1", "…2"]
+    assert [each.values[0] for each in made.differs if each.name == "prompt"] == [f"{begin}0"], (
+        "whole in JSON"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,3 +109,24 @@ def test_runs_with_labels_of_their_own_are_named_by_them() -> None:
     assert run_labels(headers) == {"run-1": "baseline", "run-2": "candidate"}
     headers[1].labels[:] = ["release"]
     assert run_labels(headers) == {"run-1": "t=0", "run-2": "t=1"}, "a shared label names neither"
+
+
+def memory_run(number: int, task: str, system: dict[str, Any], **more: Any) -> RunHeader:
+    return msgspec.structs.replace(
+        header(number, {"kind": "memory", "system": system, "version": 1, **more}), task=task
+    )
+
+
+def test_memory_systems_are_named_by_what_tells_their_runs_apart() -> None:
+    bm25 = [memory_run(n, "BM25Memory", {"k1": k1, "b": 0.75}) for n, k1 in enumerate((1.2, 2.0))]
+    other = memory_run(2, "FUMemory", {"tokens": 8000})
+    assert list(run_labels([*bm25, other]).values()) == ["BM25Memory k1=1.2", "BM25Memory k1=2.0", "FUMemory"]
+    assert list(run_labels(bm25).values()) == ["k1=1.2", "k1=2.0"]
+    # What all systems share is told for each of them.
+    assert list(run_labels([bm25[0], memory_run(3, "FUMemory", {}, top_k=9)]).values()) == [
+        "BM25Memory",
+        "FUMemory top_k=9",
+    ]
+    # A setting of a system that is called like one of all memory runs stays inside of it.
+    apart = [memory_run(n, "Mine", {"version": n}) for n in range(2)]
+    assert list(run_labels(apart).values()) == ['system={"version": 0}', 'system={"version": 1}']

@@ -80,7 +80,7 @@ from karat.store import Store
 from karat.store.columns import distinct, example_columns
 from karat.store.handles import Run
 from karat.store.repositories import latest, output_decoder
-from karat.store.run_labels import differing, run_labels
+from karat.store.run_labels import differing, run_labels, shorten
 from karat.sync import sync_twin
 from karat.traces import TraceError
 
@@ -1012,10 +1012,11 @@ def _differing_blocks(comparison: Comparison) -> list[Block]:
         fields = [(each.name, _change(*each.values)) for each in comparison.differs]
         return [Details("what differs", fields)]
     head = ["what differs", *(run.label for run in comparison.runs)]
-    rows = [
-        [each.name, *("—" if value is None else value for value in each.values)]
-        for each in comparison.differs
-    ]
+    rows = []
+    for each in comparison.differs:
+        # Long texts, such as prompts, are shown from where they part: they may begin alike.
+        short = shorten({value for value in each.values if value is not None}, SHORT)
+        rows.append([each.name, *("—" if value is None else short[value] for value in each.values)])
     return [Table(head, rows, split=True)]
 
 

@@ -237,9 +237,10 @@ def _runs(handles: list[Any], scores: dict[str, Estimate]) -> Table:
             }
         )
     names = list(rows[0])
-    drop = ["description", "ok", "task", "age", "status", "cost", "labels", "metric"]
-    # Where all runs are of one dataset, its name says nothing.
-    drop.insert(3 if len(datasets) == 1 else -1, "dataset")
+    drop = ["description", "ok", "age", "status", "cost", "labels", "metric"]
+    # Where all runs are of one task or dataset, its name says nothing.
+    drop.insert(2 if len(datasets) == 1 else -1, "dataset")
+    drop.insert(2 if len({each.header.task for each in handles}) == 1 else -1, "task")
     head = [only or name if name == "score" else name for name in names]
     return _without_empty(
         Table(

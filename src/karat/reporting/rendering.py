@@ -118,11 +118,16 @@ def _runs(runs: list[RunSummary]) -> Table:
     return Table(["run", "id", "task", "dataset", "status", "items", "settings"], rows, drop=[2, 6, 3, 4])
 
 
+LONGEST_SETTING = 60
+"""Characters of a setting in the table of runs: a prompt would fill it."""
+
+
 def _settings(settings: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}"
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         for name, value in settings.items()
-    )
+    }
+    return ", ".join(f"{name}={clean(text, LONGEST_SETTING)}" for name, text in texts.items())
 
 
 def _effects(metrics: list[Metric], labels: dict[str, str]) -> list[Block]:

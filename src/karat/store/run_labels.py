@@ -27,7 +27,7 @@ CONSEQUENCES = {
 
 
 MEMORY_CONSEQUENCES = ("system", "control", "version", "capabilities")
-"""Settings of a memory run that follow from its system: left out where the systems distinguish the runs."""
+"""Settings that follow from a memory system: left out where the runs of one system do not differ in them."""
 
 
 def settings_of(header: RunHeader) -> dict[str, Any]:
@@ -94,11 +94,11 @@ def run_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
     own = _own_labels(headers)
     if own is not None:
         return own
-    apart = _without_consequences(differing(headers))
-    tasks = {header.task for header in headers}
-    several = len(tasks) > 1
-    if len(tasks) == len(headers) and all(each.parameters.get("kind") == "memory" for each in headers):
-        apart = [{k: v for k, v in each.items() if k not in MEMORY_CONSEQUENCES} for each in apart]
+    if all(header.parameters.get("kind") == "memory" for header in headers):
+        apart = _apart_in_memory(headers)
+    else:
+        apart = _without_consequences(differing(headers))
+    several = len({header.task for header in headers}) > 1
     labels: dict[str, str] = {}
     names = Counter(header.task for header in headers)
     apart = [  # recorded outputs are called by their file, and by a hash only where two files have one name
@@ -113,6 +113,26 @@ def run_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
             break
     taken = list(labels.values())
     return {run: f"{label} ({run})" if taken.count(label) > 1 else label for run, label in labels.items()}
+
+
+def _apart_in_memory(headers: Sequence[RunHeader]) -> list[dict[str, Any]]:
+    """What differs between memory runs. Settings of their systems count where two runs of one system differ in them."""
+    every = [settings_of(header) for header in headers]
+    systems = []
+    for settings in every:
+        system = settings.get("system")
+        own = dict(system) if isinstance(system, dict) and not system.keys() & settings.keys() else {}
+        if own:
+            del settings["system"]
+        systems.append(own)
+    apart = _distinguishing([settings | own for settings, own in zip(every, systems, strict=True)])
+    for task in {header.task for header in headers}:
+        places = [place for place, header in enumerate(headers) if header.task == task]
+        for name in {*MEMORY_CONSEQUENCES, *(name for place in places for name in systems[place])}:
+            if len({_text(apart[place].get(name)) for place in places}) == 1:
+                for place in places:
+                    apart[place].pop(name, None)
+    return _without_consequences(apart)
 
 
 def _own_labels(headers: Sequence[RunHeader]) -> dict[str, str] | None:
@@ -176,13 +196,13 @@ def _in_words(every: Sequence[dict[str, Any]], longest: int = LONGEST_VALUE) -> 
 def _brief(every: Sequence[dict[str, Any]], longest: int) -> list[dict[str, str]]:
     names = dict.fromkeys(name for settings in every for name in settings)
     short = {
-        name: _shorten({_text(settings[name]) for settings in every if name in settings}, longest)
+        name: shorten({_text(settings[name]) for settings in every if name in settings}, longest)
         for name in names
     }
     return [{name: short[name][_text(value)] for name, value in settings.items()} for settings in every]
 
 
-def _shorten(values: set[str], longest: int) -> dict[str, str]:
+def shorten(values: set[str], longest: int) -> dict[str, str]:
     """Each text cut to a few words; those that would then look alike are shown from where they part."""
     short = _from_difference(values, longest, 0, None)
     return short if len(set(short.values())) == len(values) else _from_difference(values, longest, 0, "")

@@ -6,6 +6,7 @@ date object. A duplicate key is an error.
 
 from __future__ import annotations
 
+import codecs
 import re
 from pathlib import Path
 from typing import Any, ClassVar
@@ -121,14 +122,16 @@ def read_document(path: Path) -> Document:
             )
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
-        beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        beside = (
+            [each.name for each in path.parent.iterdir() if each.is_file()] if path.parent.is_dir() else []
+        )
         raise ConfigError([f"does not exist{near_file(path, beside)}"], str(path)) from error
     except OSError as error:
         raise ConfigError([f"cannot be read: {error.strerror}"], str(path)) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            [f"byte {error.start + 1} is not UTF-8: convert the file to UTF-8"], str(path)
-        ) from error
+        is_utf16 = error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        problem = "the file is UTF-16, not UTF-8" if is_utf16 else f"byte {error.start + 1} is not UTF-8"
+        raise ConfigError([f"{problem}: convert the file to UTF-8"], str(path)) from error
     try:
         loader = _Loader(text)
     except ReaderError as error:

@@ -29,7 +29,12 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
         b'{"input": 1}\n' * 16 + b'{"input": 1,}\n',
         r"a\.jsonl line 17, column 1[23]: not JSON: .*comma",
     ),
-    ("b.jsonl", b'{"input": 1}\n{"input": "x\n', r"line 2, column 11: not JSON: "),
+    ("b.jsonl", b'{"input": 1}\n{"input": "x\n', r"line 2, column 11: not JSON: .*closing quote"),
+    (
+        "control.jsonl",
+        b'{"input": "x\0y"}',
+        r"line 1, column 13: not JSON: control character U\+0000 .*\\u0000",
+    ),
     ("comma.jsonl", b'{"input": 1},\n{"input": 2}', r"line 1, column 13: not JSON: .*comma"),
     ("quotes.jsonl", b"{'input': 1}", r"line 1, column 2: not JSON: .*double quotes"),
     ("python.jsonl", b'{"input": True}', r"line 1, column 11: not JSON: .*true"),

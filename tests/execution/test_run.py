@@ -462,7 +462,11 @@ async def test_the_async_twin(store):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"concurrency": 0}, {"attempts": 0}, {"limit": 0}, {"offset": -1}, {"retries": -1}]
+    "wrong",
+    [
+        *({"concurrency": 0}, {"attempts": 0}, {"limit": 0}, {"offset": -1}, {"retries": -1}),
+        *({name: 1.5} for name in ("concurrency", "attempts", "limit", "offset", "retries")),
+    ],
 )
 def test_wrong_numbers_are_refused(store, wrong, refuses):
     with refuses(RequestError) as caught:
@@ -928,6 +932,11 @@ def test_a_dataset_is_no_run(refuses):
         karat.evaluate(
             karat.Dataset.from_examples([("a", "b")], name="few"), ["exact_match"], store="memory://"
         )
+
+
+def test_a_run_that_was_not_awaited_is_no_run(refuses):
+    with refuses(RequestError):
+        karat.evaluate(karat.run_async(double, examples(1), store="memory://"), ["exact_match"])
 
 
 def test_a_larger_selection_pays_only_for_new_examples(store, tmp_path, monkeypatch):

@@ -87,6 +87,10 @@ def test_every_mistake_is_reported_at_once_with_its_line(says):
         "task: loud.py:loud\n",
         DATASET,
         DATASET + "task: loud.py:lod\n",
+        DATASET + "task:\n",
+        DATASET + "tsk: loud.py:loud\n",
+        "dataset:\n  path: qa.jsonl\n  input: quesion\ntask: loud.py:loud\n",
+        "dataset:\n  path: qa.jsonl\n  input: []\ntask: loud.py:loud\n",
         DATASET + "task: {functon: loud.py:loud}\n",
         DATASET + "task: {function: loud.py:loud, params: {ed: x}}\n",
         DATASET + "task: {function: loud.py:Sayer}\n",
@@ -418,3 +422,12 @@ def test_parts_and_store_beside_the_experiment_are_found_from_anywhere(
 def test_an_experiment_is_a_file(given):
     with pytest.raises(RequestError, match=type(given).__name__):
         karat.experiment(given, progress=False)
+
+
+def test_a_file_in_utf16_is_named_as_such(folder, refuses):
+    (folder / "wide.yaml").write_bytes((DATASET + "task: loud.py:loud\n").encode("utf-16"))
+    (folder / "wine").mkdir()
+    with refuses(ConfigError):
+        karat.experiment("wide.yaml")
+    with refuses(ConfigError):  # a folder is no experiment that was meant
+        karat.experiment("wines.yaml")

@@ -231,13 +231,13 @@ def _fields(role: str, named: Fields) -> Field | list[Field] | None:
     if isinstance(named, str):
         return _field(role, named)
     if isinstance(named, Mapping) or not isinstance(named, Sequence) or not named:
-        raise RequestError(f"{role}= takes a field or a list of fields, not {named!r:.60}")
+        raise RequestError(f"{role!r} takes a field or a list of fields, not {named!r:.60}")
     return [_field(role, name) for name in named]
 
 
 def _field(role: str, name: Any) -> Field:
     if not isinstance(name, str) or not name:
-        raise RequestError(f"{role}= takes names of fields, not {name!r:.60}")
+        raise RequestError(f"{role!r} takes names of fields, not {name!r:.60}")
     return Field(name)
 
 

@@ -113,6 +113,8 @@ def check_numbers(**numbers: float | None) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise RequestError(f"{name} is {value!r:.60}: it must be a number of at least {LEAST[name]}")
+        if name != "timeout" and not isinstance(value, int):
+            raise RequestError(f"{name} is {value}: it must be an integer of at least {LEAST[name]}")
         if value < LEAST[name]:
             raise RequestError(f"{name} is {value}: it must be at least {LEAST[name]}")
         if name in MOST and value > MOST[name]:
@@ -210,6 +212,9 @@ def handle_of(repository: Repository[Any, H], given: H | str) -> H:
     kind = "dataset" if isinstance(given, (Dataset, StoredDataset)) else getattr(given, "kind", None)
     if not isinstance(id, str) or (kind, wanted) in WRONG_KIND:
         problem = _wrong_kind(str(kind), wanted) or f"{type(given).__name__} is not {with_article(wanted)}"
+        if inspect.iscoroutine(given):
+            given.close()
+            problem = f"that is a call of {given.__name__}() without await: await it, and give its result"
         raise RequestError(f"{id}: {problem}" if isinstance(id, str) else problem)
     try:
         return repository.get(id)

@@ -154,8 +154,10 @@ class _Check:
         for key in ("dataset", "task"):
             if value.get(key) is not None or (key,) in bad:
                 continue
+            if any(f"did you mean {key!r}?" in text for _, text in found):
+                continue  # a misspelt key is one mistake
             if key == "task" or not is_graph_task(value.get("task"), self.folder):  # a graph has a dataset
-                self.problems.append((self.document.line(()), f"{key}: is missing"))
+                self._problem((key,), "has no value" if key in value else "is missing")
         readable = {key: item for key, item in value.items() if (key,) not in bad}
         for key in LISTS:
             if isinstance(readable.get(key), list):
@@ -213,7 +215,11 @@ class _Check:
         path = self._path(entry.path)
         with errors_at("dataset", "path"):
             RowSource(path, entry.format)  # says what is wrong with the file itself
-        return self._note_dataset(Dataset.from_file(path, **fields))
+        try:
+            return self._note_dataset(Dataset.from_file(path, **fields))
+        except KaratError as error:
+            quoted = place_of_parameter((), fields, str(error))[1:]
+            raise PlacedError(("dataset", *quoted), problems_of(error)) from error
 
     def _note_dataset(self, dataset: Any) -> Any:
         self.sample = DataSample(dataset)

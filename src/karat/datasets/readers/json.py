@@ -174,6 +174,10 @@ def _fault(text: str, error: json.JSONDecodeError) -> str:
             "a comma: remove it" if text[error.pos] == "," else "more text: put each value on its own line"
         )
         return f"the value is followed by {after}"
+    if error.msg.startswith("Unterminated string"):
+        return "the text that begins here has no closing quote"
+    if error.msg.startswith("Invalid control character"):
+        return f"control character U+{ord(text[error.pos]):04X} in a text: write it as \\u{ord(text[error.pos]):04x}"
     return error.msg
 
 

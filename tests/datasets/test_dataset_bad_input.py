@@ -33,7 +33,7 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     (
         "control.jsonl",
         b'{"input": "x\0y"}',
-        r"line 1, column 13: not JSON: control character U\+0000 .*\\u0000",
+        r"line 1, column 13: not JSON: .*U\+0000",
     ),
     ("comma.jsonl", b'{"input": 1},\n{"input": 2}', r"line 1, column 13: not JSON: .*comma"),
     ("quotes.jsonl", b"{'input': 1}", r"line 1, column 2: not JSON: .*double quotes"),

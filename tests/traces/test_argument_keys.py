@@ -199,3 +199,47 @@ def test_empty_arguments_are_none(nothing: Any) -> None:
         for name in ("OpenAI", "LangChain", "Anthropic", "Gemini", "Pydantic AI", "the AI SDK"):
             (call,) = normalize(unknown({key: nothing})[name]).calls
             assert call.arguments == {}
+
+
+def test_a_copy_with_arguments_shows_that_they_were_not_read() -> None:
+    """A span of a tool may be without them, and the message with the call at a place that is not searched."""
+    call = {"type": "tool_call", "id": "c", "name": "rm", "arguments": GIVEN}
+    run = {
+        "name": "execute_tool rm",
+        "context": {"trace_id": "1", "span_id": "2"},
+        "attributes": {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "rm",
+            "gen_ai.tool.call.id": "c",
+        },
+    }
+    assert [call.arguments for call in normalize([run]).calls] == [{}]
+    assert [call.arguments for call in normalize([*genai_span(call), run]).calls] == [GIVEN]
+    group: dict[str, Any] = {"spans": [run], "others": genai_span(call)}
+    with pytest.raises(TraceError):
+        normalize({"resourceSpans": [{"scopeSpans": [group]}]})
+
+
+@pytest.mark.parametrize("key", ["toolCalls", "toolResults"])
+def test_a_tool_call_of_the_ai_sdk_that_is_text_is_refused(key: str) -> None:
+    call = {"type": "tool-call", "toolCallId": "c", "toolName": "rm", "input": GIVEN}
+    step = {"text": "", "toolCalls": [call], "toolResults": [], "finishReason": "tool-calls"}
+    assert len(normalize({"steps": [step]}).calls) == 1
+    with pytest.raises(TraceError):
+        normalize(
+            {"steps": [{**step, key: [call, f"```json\n{json.dumps({**call, 'toolName': 'ls'})}\n```"]}]}
+        )
+
+
+def test_a_message_as_text_among_messages_is_refused() -> None:
+    calls = message({"id": "c", "function": {"name": "ls", "arguments": "{}"}})
+    hidden = message({"id": "d", "function": {"name": "rm", "arguments": json.dumps(GIVEN)}})[1]
+    with pytest.raises(TraceError):
+        normalize([*calls, f"```json\n{json.dumps(hidden)}\n```"])
+
+
+def test_a_block_as_text_among_blocks_is_refused() -> None:
+    made = {"type": "tool_use", "id": "c", "name": "ls", "input": {}}
+    hidden = f"```json\n{json.dumps({**made, 'id': 'd', 'name': 'rm', 'input': GIVEN})}\n```"
+    with pytest.raises(TraceError):
+        normalize([ASKED, {"role": "assistant", "content": [made, hidden]}])

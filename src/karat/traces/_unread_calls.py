@@ -360,7 +360,11 @@ def _step_places(steps: list[Step], position: int) -> Iterator[tuple[Any, str, b
             yield from _written_calls(blocks, place, step)
         if may_hold_calls(content) and not _is_call_text(step):
             where = f"step {position + 1} ({step.role}), content"
-            yield from _in_text(content, where, step, steps[position + 1 : position + 2])
+            # A text among messages is not said by the agent: it may be a message that was not decoded.
+            is_message = step.extra.get("format") == "text" and len(steps) > 1
+            yield from _in_text(
+                content, where, step, None if is_message else steps[position + 1 : position + 2]
+            )
     for at, call in enumerate(step.tool_calls):
         if call.extra:
             others = _without_kinds(call.extra)
@@ -380,6 +384,10 @@ def _step_places(steps: list[Step], position: int) -> Iterator[tuple[Any, str, b
             yield from _untyped_blocks(content, f"{where}, content")
             following = steps[position + 1 : position + 2]
             yield from _written_calls(content, f"{where}, content", step, following=following)
+            if isinstance(content, list):
+                # A text among blocks may be a block that was not decoded.
+                texts = [block for block in content if isinstance(block, str)]
+                yield from _written_calls(texts, f"{where}, content", step)
     if step.extra:
         # The kind of a step with calls (`mcp_call`) is that of a call that was read.
         yield (_without_kinds(step.extra) if step.tool_calls else step.extra), where, False
@@ -590,7 +598,8 @@ class _Known:
             # An id names one call, unless it was given to different ones.
             named = [other for other in self.by_id.get(each, ()) if other.name == call.name]
             if named and all(_says_the_same(named[0], other) for other in named[1:]):
-                return True
+                # A copy with arguments shows that the call was read without its own.
+                return not call.arguments or bool(named[0].arguments) or named[0].raw is not None
             if any(_says_the_same(call, other) for other in named):
                 return True
         if self.by_name is None:

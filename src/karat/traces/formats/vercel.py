@@ -108,19 +108,19 @@ def _read_step(value: Any) -> Iterator[Step | Unused]:
         if repeated:
             yield Unused("", "fields that repeat the content", repeated, harmless=True)
         return
-    text, calls, results = value.get("text"), value.get("toolCalls"), value.get("toolResults")
-    for key, given in (("toolCalls", calls), ("toolResults", results)):
-        if given is not None and not isinstance(given, (list, tuple)):
+    text = value.get("text")
+    for key in ("toolCalls", "toolResults"):
+        if (given := value.get(key)) is not None and not isinstance(given, (list, tuple)):
             yield UnreadCall(key, f"{key} is not a list", given)
             return
     parts = [{"type": "text", "text": text}] if text else []
-    tools = [
-        {"type": "tool-call", **each} if isinstance(each, dict) else each for each in map(plain, calls or ())
-    ]
-    tools += [
-        {"type": "tool-result", **each} if isinstance(each, dict) else each
-        for each in map(plain, results or ())
-    ]
+    tools: list[Any] = []
+    for kind, key in (("tool-call", "toolCalls"), ("tool-result", "toolResults")):
+        for position, each in enumerate(map(plain, value.get(key) or ())):
+            if not isinstance(each, dict):
+                yield UnreadCall(f"{key}[{position}]", "a tool call or a result that is not an object", each)
+                return
+            tools.append({"type": kind, **each})
     extra = rest(value, "text", "toolCalls", "toolResults")
     yield from read_parts("assistant", [*parts, *tools], extra, _part, "toolCalls")
 

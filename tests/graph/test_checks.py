@@ -451,6 +451,20 @@ graph_config:
     assert notes[2].startswith("t, line 6: graph_config.graph_state: ")
 
 
+def test_names_of_files_that_no_file_can_have_are_mistakes_with_their_lines(project):
+    name = "a" * 300
+    project.write("t/graph_config.yaml", f"""\
+data_config: {{source: {{type: disk, file_path: {name}}}}}
+graph_config:
+  nodes:
+    a: {{node_type: subgraph, subgraph: {name}}}
+""")  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        load_task("t")
+    lines = [problem.split(":")[0] for problem in caught.value.problems]
+    assert sorted(lines) == ["line 1", "line 4"]
+
+
 NOWHERE = """\
 data_config:
   source:

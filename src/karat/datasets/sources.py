@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -99,21 +100,21 @@ def source_file(path: str, folder: Path) -> Path:
     given = Path(path).expanduser()
     if given.is_absolute():
         return given
-    if (folder / given).exists():
+    if os.path.exists(folder / given):  # False too for a name that no file can have
         return folder / given
     if "tasks" in folder.parts:
         for base in folder.parents:
-            if (base / given).exists():
+            if os.path.exists(base / given):
                 return base / given
             if base.name == "tasks":
                 beside = base.parent / given
-                return beside if beside.exists() else given
+                return beside if os.path.exists(beside) else given
     return given
 
 
 def file_rows(path: Path, format: object = None) -> Iterator[Row]:
     """The rows of a file; one that cannot be read, or is no object, ends it with its line. An empty file has none."""
-    if path.is_file() and path.stat().st_size == 0:
+    if os.path.isfile(path) and path.stat().st_size == 0:
         return
     source = RowSource(path, str(format) if format else None)
     for line, row in source.read():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -148,7 +149,7 @@ def missing_files(data: dict[str, Any], place: TaskPlace) -> list[tuple[Place, s
         if not isinstance(each.get("file_path"), str) or not each["file_path"]:
             continue
         path = source_file(each["file_path"], place.folder)
-        if not path.exists():
+        if not os.path.exists(path):
             near = near_file(path, _files_beside(path))
             steps: Place = ("data_config", "source", *([at] if several else []), "file_path")
             found.append((steps, f"{path} does not exist{near}"))
@@ -561,7 +562,7 @@ def read_subgraph(name: str, building: Building, changes: Mapping[str, Any]) -> 
 
 def _subgraph_place(name: str, folder: Path) -> TaskPlace:
     beside = folder / name
-    if (beside / "graph_config.yaml").is_file() or beside.is_file():
+    if os.path.isfile(beside / "graph_config.yaml") or os.path.isfile(beside):
         return find_task(str(beside))
     try:
         return find_task(name)

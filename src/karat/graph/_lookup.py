@@ -7,6 +7,7 @@ searched in the task's folder, among karat's own parts and on the import path, a
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cached_property
 from pathlib import Path
@@ -145,10 +146,10 @@ def _task_file(name: str) -> Path | None:
         forms.append(Path(*[part for part in name.split(".") if part]))
     bases = [Path.cwd(), Path.cwd() / "tasks", SHIPPED, SHIPPED / "tasks"]
     for path in (base / form for base in bases for form in forms):  # an absolute path hides its base
-        if path.is_file() and path.suffix in (".yaml", ".yml"):
+        if os.path.isfile(path) and path.suffix in (".yaml", ".yml"):  # False too for a name that is too long
             return path
         for file in NAMES:
-            if (path / file).is_file():
+            if os.path.isfile(path / file):
                 return path / file
     return None
 

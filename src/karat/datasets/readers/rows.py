@@ -156,7 +156,7 @@ def _format_of(path: Path, format: str | None) -> str:
         suffixes.pop()
     suffix = suffixes[-1] if suffixes else ""
     if suffix not in FORMATS:
-        if not path.is_file():
+        if not os.path.isfile(path):
             UnchangedFile(path)  # says that there is none, and what is near
         ending = f"the ending {suffix!r} is not known" if suffix else "it has no ending"
         raise DataError(

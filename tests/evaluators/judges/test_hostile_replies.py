@@ -395,8 +395,9 @@ def test_text_that_does_not_state_a_choice_is_read_in_linear_time(limited, text)
 
 
 def test_a_choice_may_begin_with_a_bracket():
-    contract = Contract("choice", ("(a)", "[b]"), recover=True)
-    assert [contract.read(text)["choice"] for text in ("The answer is (a).", "[b]")] == ["(a)", "[b]"]
+    choices, texts = ("(a)", "[b]"), ("The answer is (a).", "[b]")
+    contract = Contract("choice", choices, recover=True)
+    assert tuple(contract.read(text)["choice"] for text in texts) == choices
 
 
 def test_ordinary_words_name_no_choice():

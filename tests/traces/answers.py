@@ -161,6 +161,12 @@ CODE: dict[str, str] = {
         "The list updates now.",
         "ts",
     ),
+    "TypeScript with types at the end": shown(
+        "The type:",
+        "function calls(m: Message): Array<ToolCall> {\n  return m.calls ?? [];\n}",
+        language="ts",
+    ),
+    "types in a sentence": "It returns a Promise<FunctionCall> { id, args }, as before.",
     "Redux": shown("Dispatch", "{ type: 'cart/add', payload: { id: 7 } }", language="js"),
     "React": shown("The component:", "<Button onClick={() => save(id)}>Save</Button>", language="jsx"),
     "HTML": "Use <p>Text</p> and <code>rm</code> in it:\n\n"

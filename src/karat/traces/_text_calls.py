@@ -61,7 +61,7 @@ _PYTHON_CALL = re.compile(r"\s*\[\s*[^\W\d][\w.]*\(.*\)\s*\]\s*", re.DOTALL)
 """How Llama writes a list of calls, as a text or as its last lines."""
 _TEMPLATES = re.compile(
     r"<(?:(?:[\w-]+:|｜DSML｜)?invoke(?: name=|>)|function(?:=|\s+name=)[\"']?[\w.-]+[\"']?>|<function>>|bot_end>"
-    r"|(?i:(?:\w+[:_])?(?:tool|function)_?calls?)>\s*(?:[\[{<\]]|[\w.-]+\s*(?:\(|\n|<(?!/)))"
+    r"|(?:\w+[:_])?(?:(?:tool|function)_?calls?|TOOL_?CALLS?)>\s*(?:[\[{<\]]|[\w.-]+\s*(?:\(|\n|<(?!/)))"
     r"|[|｜](?i:[^<>|｜\n]{0,40}(?:tool|function|plugin|python|action|invoke)[^<>|｜\n]{0,40})[|｜]?>"
     r"|\|(?:open\|>\s*(?:tools|call)\b|recipient\|>(?!\s*all\b)|role_sep\|>\s*\{)"
     r"|start_function_call>|tool>[^<\n]{1,100}</tool>\s*<tool_input>"

@@ -28,7 +28,7 @@ from karat.stats._means import MeanState
 
 S = TypeVar("S")
 
-METHODS = 7
+METHODS = 8
 """Raised when the same results give other numbers: what an earlier version computed is then computed again."""
 
 

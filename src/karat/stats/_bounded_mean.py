@@ -203,9 +203,12 @@ class BoundedMean:
             return None
         z = normal_quantile(power + (_MARGIN_IN_CLUSTERS if clustered else MARGIN) * (1.0 - power))
         means = self.sums / self.sizes
-        usual = float(means[self.counts.argmax()])
-        tied = float(self.counts.max()) / self.clusters >= 0.5
-        centre = usual if tied else self.mean
+        # Of values that are equally common the lowest and the highest count alike: the effect is the same in both
+        # directions, and allows for a change from one end of the values to the others.
+        most_common = means[self.counts == self.counts.max()]
+        lowest, highest = float(most_common.min()), float(most_common.max())
+        tied = lowest == highest and float(self.counts.max()) / self.clusters >= 0.5
+        centre = lowest if tied else self.mean
         gaps = np.round(self.sums - centre * self.sizes, 12) + 0.0
         both = np.column_stack([np.concatenate([gaps, 0.0 - gaps]), np.concatenate([self.sizes, self.sizes])])
         kinds, place = np.unique(both, axis=0, return_inverse=True)
@@ -213,11 +216,10 @@ class BoundedMean:
         counts: Floats = 0.5 * np.bincount(place.ravel(), np.concatenate([self.counts, self.counts])).astype(
             "f8"
         )
-        other = means != usual
         typical = max(centre, 1.0 - centre)
-        if other.any():
-            gaps_seen = np.abs(means - usual)[other]
-            typical = float(np.average(gaps_seen, weights=self.counts[other] * gaps_seen))
+        if (means != lowest).any():
+            seen = [np.abs(means - usual) for usual in (lowest, highest)]
+            typical = max(float(np.average(gap, weights=self.counts * gap)) for gap in seen)
         reach = max(typical, centre, 1.0 - centre)
         # Other data vary around what is expected of them. Where they have more ties, fewer values that carry the
         # variance or a larger correlation, the extra value counts more and the test finds less.

@@ -813,6 +813,63 @@ def uneven_raters(rng: Rng) -> Design:
     return Design(f"n {n}, {k} classes, {('leaning', 'noisy')[kind]}, kappa {truths[0]:.2f}", trial)
 
 
+def few_values(rng: Rng) -> Design:
+    """Scores of 3 to 20 values in a declared range, and pairs that mostly tie and change by several amounts."""
+    n, k = int(rng.integers(15, 401)), int(rng.integers(3, 21))
+    low, high = [(0.0, 1.0), (0.0, 10.0), (-1.0, 1.0)][int(rng.integers(3))]
+    values = rng.uniform(0.0, 1.0, k)
+    if rng.random() < 0.5:  # close together, and one at an end of the range
+        values = np.clip(rng.uniform(0.1, 0.9) + 0.02 * rng.normal(size=k), 0.0, 1.0)
+        values[0] = float(rng.integers(2))
+    values = low + (high - low) * values
+    chances = rng.dirichlet(np.full(k, float(rng.choice([0.05, 0.1, 0.3, 1.0]))))
+    ties, sizes = rng.uniform(0.7, 0.98), int(rng.integers(1, 5))
+    changes = np.concatenate([[0.0], rng.uniform(0.01, 0.3, sizes), -rng.uniform(0.3, 1.0, sizes)])
+    shares = np.concatenate([[ties], (1 - ties) * rng.dirichlet(np.full(2 * sizes, 0.5))])
+    shares /= shares.sum()
+
+    def trial(r: Rng) -> list[tuple[Estimate, float]]:
+        scores = r.choice(values, n, p=chances)
+        change = r.choice(changes, max(20, n), p=shares)
+        first = np.where(change < 0, -change, 0.5 - change)
+        return [
+            (mean_interval(scores.tolist(), bounds=(low, high)), float(values @ chances)),
+            (paired_arrays(first, first + change).difference, float(changes @ shares)),
+        ]
+
+    return Design(
+        f"n {n}, {k} values in {low:g} to {high:g}; {ties:.2f} ties, {sizes} sizes of changes", trial
+    )
+
+
+def uneven_attempts(rng: Rng) -> Design:
+    """pass@k and pass^k of 15 to 80 problems with 2 to 20 attempts each, or as many at each, some problems hopeless."""
+    n, most, uneven = int(rng.integers(15, 81)), int(rng.integers(2, 21)), bool(rng.integers(2))
+    a, b = [
+        (rng.uniform(0.05, 0.5), rng.uniform(0.5, 5.0)),
+        (rng.uniform(0.5, 5.0), rng.uniform(0.05, 0.5)),
+        (0.1, 0.1),
+    ][int(rng.integers(3))]
+    hopeless, k = rng.uniform(0.0, 0.6), int(rng.choice([1, 2] if uneven else [1, 2, most]))
+    many = np.random.default_rng(0)
+    chances = np.where(many.random(1_000_000) < hopeless, 0.0, many.beta(a, b, 1_000_000))
+    truths = float((1 - (1 - chances) ** k).mean()), float((chances**k).mean())
+
+    def trial(r: Rng) -> list[tuple[Estimate, float]]:
+        tries = r.integers(2, most + 2, n) if uneven else np.full(n, most)
+        passed = r.binomial(tries, np.where(r.random(n) < hopeless, 0.0, r.beta(a, b, n)))
+        found = []
+        for probability, truth in zip((pass_at_k, pass_hat_k), truths, strict=True):
+            values = [probability(int(m), int(c), k) for m, c in zip(tries, passed, strict=True)]
+            found.append((mean_interval(values), truth))
+        return found
+
+    what = "2 to" if uneven else "all"
+    return Design(
+        f"{n} problems, {what} {most} attempts, k {k}, {hopeless:.2f} hopeless, beta({a:.2f}, {b:.1f})", trial
+    )
+
+
 # The pipeline ------------------------------------------------------------------------------------------------
 
 
@@ -915,6 +972,8 @@ FAMILIES: dict[str, tuple[Callable[[Rng], Design], float]] = {
     "confused classes": (confused_classes, 1.0),
     "uneven raters": (uneven_raters, 0.3),
     "clusters of informative size": (informative_sizes, 0.5),
+    "few values and several changes": (few_values, 1.0),
+    "uneven attempts": (uneven_attempts, 1.0),
 }
 """How a family's designs are drawn, and the share of the repeats each gets."""
 

@@ -77,6 +77,8 @@ FAMILIES = {
     "confused classes": (5, 120),
     "uneven raters": (3, 100),
     "clusters of informative size": (5, 80),
+    "few values and several changes": (4, 60),
+    "uneven attempts": (4, 60),
 }
 """How many random designs, and how many data sets for each."""
 

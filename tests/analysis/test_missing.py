@@ -212,7 +212,8 @@ def test_pending_units_are_problems_of_their_own(store):
     assert [each.verdict for each in karat.gate(made, "pass_hat_k:0.45")] == ["undecided"]
 
 
-def test_attempts_that_failed_leave_a_gate_undecided_though_every_problem_has_a_value(store):
+@pytest.mark.parametrize(("name", "k", "lowest"), [("pass_hat_k", 2, 1 / 6), ("metric:pass_hat_k", 1, 0.5)])
+def test_attempts_that_failed_leave_a_gate_undecided_though_every_problem_has_a_value(store, name, k, lowest):
     def answers(text, context):
         if context.attempt > 2:
             raise ValueError("no answer")
@@ -221,13 +222,12 @@ def test_attempts_that_failed_leave_a_gate_undecided_though_every_problem_has_a_
     data = [{"id": f"e{n}", "input": "a"} for n in range(20)]
     run = karat.run(answers, data, store=store, attempts=4)
     judged = karat.evaluate(run, [judging(None)], store=store)
-    made = karat.aggregate(judged, [{"name": "pass_hat_k", "params": {"k": 2}}])
-    found = made.estimates["pass_hat_k"]
+    made = karat.aggregate(judged, [{"name": name, "params": {"k": k}}])
+    found = made.estimates[-1]
     assert (found.value, found.n, found.of, found.missing) == (1.0, 20, 20, 40)
-    assert (found.lowest, found.highest) == (pytest.approx(1 / 6), 1.0)
+    assert (found.lowest, found.highest) == (pytest.approx(lowest), 1.0)
     assert found.low > 0.7
-    assert [each.verdict for each in karat.gate(made, "pass_hat_k:0.7")] == ["undecided"]
-    assert "40 missing attempts" in str(found)
+    assert [each.verdict for each in karat.gate(made, f"{found.label}:0.7")] == ["undecided"]
 
 
 @pytest.mark.parametrize("lower", [False, True])

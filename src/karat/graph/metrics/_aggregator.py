@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 from karat.aggregators import Aggregate, Aggregator, Group, aggregators, not_applicable
 from karat.errors import RequestError
 from karat.graph.metrics._unit import Adapter, Metric, MetricRegistry, UnitMetricResult
-from karat.records import Estimate, Ok, Result
+from karat.records import MISSING_ATTEMPTS, Estimate, Ok, Result
 from karat.registry import Registry
 
 M = TypeVar("M", bound=type["BaseAggregatorMetric"])
@@ -148,8 +148,8 @@ class AggregatorMetricRegistry(MetricRegistry):
         return "" if fits else "a class with calculate(results)"
 
 
-SIBLINGS = ("_interval", "_bounds", "_bounds_assume", "_n", "_of")
-"""What stands beside a number: `accuracy_interval`, `accuracy_bounds`, and its own n and denominator."""
+SIBLINGS = ("_interval", "_bounds", "_bounds_assume", "_n", "_of", "_missing")
+"""What stands beside a number: `accuracy_interval`, `accuracy_bounds`, its own n and denominator, missing attempts."""
 
 
 def as_unit_result(result: Result) -> UnitMetricResult | None:
@@ -216,7 +216,7 @@ class MetricAggregator(Aggregator[Any]):
                 raise ValueError(f"{self.name} returned {value} as {key}: give a finite number, or None")
             low, high = given.get(f"{key}_interval") or (None, None)
             lowest, highest = given.get(f"{key}_bounds") or (None, None)
-            assumed = given.get(f"{key}_bounds_assume")
+            names = {"bounds_assume": f"{key}_bounds_assume", MISSING_ATTEMPTS: f"{key}_missing"}
             estimate = Estimate(
                 float(value),
                 low,
@@ -227,7 +227,7 @@ class MetricAggregator(Aggregator[Any]):
                 self.params.get("confidence", 0.95),
                 lowest=lowest,
                 highest=highest,
-                metadata={"bounds_assume": assumed} if assumed else {},
+                metadata={name: found for name, field in names.items() if (found := given.get(field))},
             )
             out.add(estimate, key)
         return out

@@ -32,7 +32,7 @@ from karat.graph.metrics._aggregator import (
     unit_result,
 )
 from karat.graph.metrics._unit import UnitMetricResult
-from karat.records import Estimate
+from karat.records import MISSING_ATTEMPTS, Estimate
 from karat.stats import MeanState
 
 # How few tries steps took: 1 for a step that was right at once, less for each retry, 0 for one that never was.
@@ -434,6 +434,8 @@ def with_siblings(name: str, estimate: Estimate) -> dict[str, Any]:
         out[f"{name}_bounds"] = [estimate.lowest, estimate.highest]
         if "bounds_assume" in estimate.metadata:
             out[f"{name}_bounds_assume"] = estimate.metadata["bounds_assume"]
+        if MISSING_ATTEMPTS in estimate.metadata:
+            out[f"{name}_missing"] = estimate.missing
     return out
 
 

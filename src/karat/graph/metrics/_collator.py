@@ -167,6 +167,8 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
         self._invalid = 0
         self._absent = 0
         self._columns: dict[str, None] = {}
+        self._names: list[str] = []
+        """Those of the latest record, which most of them share."""
         self._fields: dict[str, _Field] = {}
         self._aggregated: dict[str, _Aggregated] = {}
         keys = result_keys([(entry, field) for entry, _, field in self._entries])
@@ -188,8 +190,10 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
                     field.results.append(None)
                 continue
             self._count += 1
-            if not record.keys() <= self._columns.keys() and len(self._columns) < MOST_COLUMNS:
-                self._columns.update(dict.fromkeys(record))
+            if (names := list(record)) != self._names:
+                self._names = names
+                if len(self._columns) < MOST_COLUMNS:
+                    self._columns.update(dict.fromkeys(names))
             judged, invalid = not fields, False
             for field in fields:
                 given, result = record.get(field.name), None

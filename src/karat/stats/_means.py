@@ -602,16 +602,20 @@ def state_of_clusters(
 ) -> MeanState:
     """The state of clusters that are counted by sum and size already, with the sum of all squared values."""
     state = MeanState()
+    ratios = [ratio_of(total) for total, _ in clusters]
+    most = max((shift for _, shift in ratios), default=0)
+    whole = squared = products = 0
     sizes: Counter[int] = Counter()
-    for (total, size), times in clusters.items():
-        numerator, shift = ratio_of(total)
+    for (numerator, shift), ((total, size), times) in zip(ratios, clusters.items(), strict=True):
+        numerator <<= most - shift
         weighted = numerator * times
-        state.total.add_ratio(weighted, shift)
-        state.cluster_squares.add_ratio(numerator * weighted, 2 * shift)
-        if size > 1:
-            state.products.add_ratio(weighted * (size - 1), shift)
+        whole += weighted
+        squared += numerator * weighted
+        products += weighted * (size - 1)
         state.clusters.add(total, size, times)
         sizes[size] += times
+    state.total, state.products = ExactSum(whole, most), ExactSum(products, most)
+    state.cluster_squares = ExactSum(squared, 2 * most)
     state.singles = sizes.pop(1, 0)
     for size, times in sizes.items():
         state.several.add(size, times)

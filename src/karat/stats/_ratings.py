@@ -309,13 +309,15 @@ def expected_points(gap: float | NDArray[Any], tie: float) -> tuple[Any, Any, An
     (1970).
     """
     e = np.exp(-0.5 * np.abs(gap))
+    if not tie:  # most rankings: half of the work is for ties
+        better = 1.0 / (1.0 + e * e)
+        return np.where(gap >= 0.0, better, 1.0 - better), better * (1.0 - better), 0.0
     total = 1.0 + e * e + tie * e
     tied = tie * e / total
     better = 1.0 / total
     win = np.where(gap >= 0.0, better, 1.0 - better - tied)
     expected = win + 0.5 * tied
-    variance = win + 0.25 * tied - expected * expected if tie else better * (1.0 - better)
-    return expected, variance, tied
+    return expected, win + 0.25 * tied - expected * expected, tied
 
 
 class _Model:

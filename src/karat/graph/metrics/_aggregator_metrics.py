@@ -198,7 +198,7 @@ class _AttemptMetric(BaseAggregatorMetric):
         return _Attempts(self.aggregator.start())
 
     def add(self, state: _Attempts, result: MetricResult) -> _Attempts:
-        unit = result if result.__class__ is UnitMetricResult else unit_result(result)
+        unit = result if type(result) is UnitMetricResult else unit_result(result)
         if self.problem_key is None:
             state.alone[2 if unit is None else 0 if unit.correct else 1] += 1
             return state
@@ -366,7 +366,7 @@ class StepEfficiencyMetric(_OfAggregator):
         self, state: tuple[Any, Tries], result: MetricResult
     ) -> tuple[float | None, float | None, bool] | None:
         """The steps of a result, the fewest, and whether it is correct; None for what is counted otherwise."""
-        unit = result if result.__class__ is UnitMetricResult else unit_result(result)
+        unit = result if type(result) is UnitMetricResult else unit_result(result)
         steps, tries = state
         metadata = (
             unit.metadata
@@ -452,7 +452,7 @@ class AccuracyMetric(_OfAggregator):
     def add_attempts(self, state: State, results: Sequence[MetricResult]) -> Any:
         verdicts: list[bool | None] = []
         for result in results:
-            unit = result if result.__class__ is UnitMetricResult else unit_result(result)
+            unit = result if type(result) is UnitMetricResult else unit_result(result)
             verdicts.append(None if unit is None else unit.correct)
         return self.aggregator.add_verdicts(state, verdicts)
 
@@ -501,7 +501,7 @@ class _ClassMetric(_OfAggregator):
     def add_attempts(self, state: State, results: Sequence[MetricResult]) -> Any:
         read, labels = self.aggregator.reading.read, []
         for result in results:
-            unit = result if result.__class__ is UnitMetricResult else unit_result(result)
+            unit = result if type(result) is UnitMetricResult else unit_result(result)
             if unit is None:
                 state.missing += 1
             else:

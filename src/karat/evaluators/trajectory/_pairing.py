@@ -82,15 +82,28 @@ def pair_by_position(
 
 
 def pair_by_tool(
-    agent: Calls, reference: Calls, rules: Mapping[str, Rule], default: Rule, in_order: bool
+    agent: Calls,
+    reference: Calls,
+    rules: Mapping[str, Rule],
+    default: Rule,
+    in_order: bool,
+    exact_first: bool,
 ) -> tuple[Pairs, Pairs, Pairs]:
     """Return the calls that match, those that mismatch, and those that match out of order.
 
     Neither side calls a tool twice, so that each call can only match the other side's call of the same tool.
     """
     asked = reference.names
+    if exact_first and not in_order and agent.as_text and reference.as_text:
+        given, wanted = agent.given, reference.given
+        pairs = {i: asked.index(name) for i, name in enumerate(agent.names) if name in asked}
+        for i, j in pairs.items():
+            if given[i] != wanted[j]:
+                break
+        else:
+            return pairs, NO_PAIRS, NO_PAIRS
     have, want = agent.read or agent.values(), reference.read or reference.values()
-    pairs: Pairs = {}
+    pairs = {}
     mismatched: Pairs = {}
     last, is_sorted = -1, True
     for i, name in enumerate(agent.names):

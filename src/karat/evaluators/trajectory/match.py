@@ -223,7 +223,9 @@ class TrajectoryMatchEvaluator(Evaluator):
             and len(reference.tools or set(asked)) == wanted <= SMALL
             and not (in_order and (self.optional or self.allow_repeats))
         ):
-            pairs, mismatched, misplaced = pair_by_tool(agent, reference, self.rules, self.default, in_order)
+            pairs, mismatched, misplaced = pair_by_tool(
+                agent, reference, self.rules, self.default, in_order, self._exact_first
+            )
         else:
             pairs, misplaced = self._pair(agent, reference, in_order)
         matched = len(pairs)

@@ -607,6 +607,8 @@ def test_metrics_that_are_better_when_lower_have_an_arrow(karat, project):
     [
         ["show", "shout"],
         ["show", "latest", "q1", "--example", "q2"],
+        ["run", "task.py:shout", "--data", "good.jsonl", "--check", "--estimate"],
+        ["judge", "alignment", "latest"],
         ["show", "latest", "--sort", "-score"],
         ["compare", "shout", "latest", "--fail-under", "x:1"],
         ["tag", "latest", "run-123456"],

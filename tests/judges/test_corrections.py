@@ -293,3 +293,9 @@ def test_an_evaluator_of_ones_own_may_be_corrected(store):
     evaluation = karat.evaluate(karat.run(echo, DATA, store=store), [Mine()])
     [made] = correct(evaluation, "q1", verdict=True)
     assert (made.kind, made.score) == ("correction", 1.0)
+
+
+def test_evaluators_without_a_judge_are_not_called_judges(store, refuses):
+    both = karat.evaluate(karat.run(echo, DATA, store=store), ["json_valid", "exact_match"])
+    with refuses(RequestError):
+        correct(both, "q1", verdict=True)

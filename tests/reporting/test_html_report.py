@@ -336,3 +336,15 @@ def test_runs_that_are_all_alike_are_not_listed_as_alternatives_to_a_best_one(tm
         karat.aggregate(karat.evaluate(runs, ["exact_match"], store=store, progress=False), ["mean"])
         text = Page(html_report(store, summarise(store, [run.id for run in runs]))).text
     says(*text.partition("Conclusion")[2].partition("\nRuns\n")[0].strip().splitlines())
+
+
+def test_the_table_of_runs_shows_the_metric_that_the_conclusion_is_about(tmp_path):
+    """With accuracy and mean of a graded score, runs are compared by its mean."""
+    store = karat.open_store(tmp_path / "k.db")
+    data = karat.Dataset.from_examples([(f"word {n}", f"word {n + 1}") for n in range(6)], name="words")
+    runs = [karat.run(task, data, store=store) for task in (str.upper, str.lower)]
+    karat.aggregate(karat.evaluate(runs, ["edit_distance"], store=store), ["accuracy", "mean"], store=store)
+    page = html_report(store, summarise(store, runs))
+    heads = page[page.index("<thead") : page.index("</thead>")]
+    assert "edit_distance mean" in heads
+    assert "edit_distance accuracy" not in heads

@@ -328,6 +328,7 @@ def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
                 "params": spec.params,
                 "bounds": spec.bounds,
                 "higher_is_better": spec.higher_is_better,
+                "usual_metric": spec.usual_metric,
             }
             for spec in header.evaluators
         ],

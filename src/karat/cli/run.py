@@ -115,6 +115,10 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.experiments.running import carry_out
     from karat.store import open_store
 
+    if given.check and given.estimate is not None:
+        raise UsageError(
+            "--check and --estimate contradict each other: remove one of them (--estimate checks too)"
+        )
     import_from_here()
     cache = cache_mode(given)
     limits = read_thresholds(given.fail_under)

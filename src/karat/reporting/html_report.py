@@ -1037,7 +1037,11 @@ def _estimate_sentence(metric: Metric, labels: Mapping[str, str]) -> str:
 
 
 def _headlines(summary: Summary, whole: Sequence[Metric]) -> list[Metric]:
-    """The metrics that all runs have: the first of each evaluator, then the others; none of people's labels."""
+    """The metrics that all runs have: one of each evaluator, then the others; none of people's labels.
+
+    The one of an evaluator is that by which runs are compared, so that the conclusion and the table agree.
+    """
+    usual = {s["key"]: s["usual_metric"] for each in summary.evaluations for s in each["evaluators"]}
     people = {s["key"] for each in summary.evaluations for s in each["evaluators"] if s["name"] == HUMAN}
     counts: dict[Any, int] = {}
     firsts: dict[Any, Metric] = {}
@@ -1048,7 +1052,9 @@ def _headlines(summary: Summary, whole: Sequence[Metric]) -> list[Metric]:
             firsts.setdefault(metric.identity, metric)
     complete = [firsts[identity] for identity, count in counts.items() if count == len(summary.runs)]
     known = complete or list(firsts.values())
-    main = {metric.estimate.evaluator: metric for metric in reversed(known)}
+    main: dict[str, Metric] = {}
+    for metric in sorted(known, key=lambda m: usual.get(m.estimate.evaluator) != m.estimate.aggregator):
+        main.setdefault(metric.estimate.evaluator, metric)
     return [m for m in known if m in main.values()] + [m for m in known if m not in main.values()]
 
 

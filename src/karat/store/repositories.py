@@ -123,9 +123,10 @@ class Repository(Generic[H, B]):
         if row is None:
             known = [row.id for row in self._rows()]
             if id == "latest":
-                first = wording("karat run", "karat.run")
+                stage = {"evaluation": "evaluate", "aggregation": "aggregate"}.get(self.kind, "run")
                 raise UnknownName(
-                    f"there is no {self.kind} in {self._backend.url} yet: {first} creates the first run"
+                    f"there is no {self.kind} in {self._backend.url} yet:"
+                    f" {wording(f'karat {stage}', f'karat.{stage}')} creates the first"
                 )
             raise UnknownName(f"no {self.kind} {id!r} in {self._backend.url}: {did_you_mean(id, known)}")
         return self._handle(row)

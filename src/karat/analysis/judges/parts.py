@@ -33,10 +33,12 @@ def judged_key(evaluation: Evaluation, key: str | None) -> EvaluatorSpec:
         raise RequestError(
             f"{evaluation.id} has no evaluator {key!r}: {did_you_mean(key, [s.key for s in specs])}"
         )
-    judges = [spec for spec in specs if asks_judge(spec)] or specs
+    asking = [spec for spec in specs if asks_judge(spec)]
+    judges = asking or specs
     if len(judges) != 1:
+        what = f"{len(judges)} judges" if asking else f"no judge and {len(judges)} evaluators"
         raise RequestError(
-            f"{evaluation.id} has {len(judges)} judges: choose one with"
+            f"{evaluation.id} has {what}: choose one with"
             f" {' or '.join(option('evaluator', spec.key) for spec in judges) or option('evaluator', 'KEY')}"
         )
     return judges[0]

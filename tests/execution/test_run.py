@@ -632,7 +632,7 @@ def test_accepted_code_continues_after_another_interruption(store):
     assert values(run) == list(range(10))
 
 
-@pytest.mark.parametrize("options", [{"attempts": 10**23}, {"retries": 10**6}])
+@pytest.mark.parametrize("options", [{"attempts": 10**23}, {"retries": 10**6}, {"concurrency": 10**9}])
 def test_counts_that_are_a_slip_are_refused(store, options, refuses):
     with refuses(RequestError):
         karat.run(Counting(), examples(2), store=store, **options)

@@ -102,8 +102,8 @@ BATCH_CONCURRENCY = 10_000
 LEAST = {"concurrency": 1, "attempts": 1, "limit": 1, "offset": 0, "timeout": 0, "retries": 0}
 
 
-MOST = {"attempts": 100_000, "retries": 100_000}
-"""More are a slip, and would be worked on without end."""
+MOST = {"concurrency": 100_000, "attempts": 100_000, "retries": 100_000}
+"""More are a slip: they would be worked on without end, or take all memory before the first item."""
 
 
 def check_numbers(**numbers: float | None) -> None:

@@ -425,13 +425,21 @@ def test_runs_of_one_task_are_listed_by_the_metric_that_they_share(karat, projec
     assert karat("ls", "runs").out.count(" exact_match accuracy") == 1, "it heads the column"
 
 
-def test_labels_are_not_repeated_as_what_differs(karat, project):
+def test_labels_are_not_repeated_as_what_differs(karat, project, monkeypatch):
+    (project / "mine.py").write_text("def mine(*, outputs):\n    return len(outputs) / 9\n")
     run = ("run", "task.py:shout", "--data", "good.jsonl", "--input", "question")
     karat(*run, "--label", "before")
     karat(*run, "--new", "--label", "after")
     listed = karat("ls", "runs").out
     assert listed.count("before") == listed.count("after") == 1
     assert "replicate=2" in listed
+    # On a narrow terminal they stay: they name the runs.
+    for label, part in (("before", "json_valid"), ("after", "mine.py:mine")):
+        karat("aggregate", karat("evaluate", label, "-e", part, "--json").json["id"])
+    monkeypatch.setattr("karat.cli.terminal.Terminal.width", 40)
+    narrow = karat("ls", "runs").out
+    assert "metric" in narrow.splitlines()[-1], "what there is no room for"
+    assert narrow.count("before") == narrow.count("after") == 1
 
 
 @pytest.mark.parametrize(

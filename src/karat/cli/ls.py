@@ -237,7 +237,7 @@ def _runs(handles: list[Any], scores: dict[str, Estimate]) -> Table:
             }
         )
     names = list(rows[0])
-    drop = ["description", "ok", "age", "status", "cost", "labels", "metric"]
+    drop = ["description", "ok", "age", "status", "cost", "metric"]
     # Where all runs are of one task or dataset, its name says nothing.
     drop.insert(2 if len(datasets) == 1 else -1, "dataset")
     drop.insert(2 if len({each.header.task for each in handles}) == 1 else -1, "task")

@@ -172,6 +172,35 @@ def test_arguments_under_a_key_that_no_format_has_are_read_or_refused(
     assert calls[0].arguments in (GIVEN, [GIVEN], {key: value}) or calls[0].raw
 
 
+WRITTEN_BY_HAND = (
+    "OpenAI",
+    "OpenAI, beside the function",
+    "OpenAI, the old key",
+    "OpenAI, a custom tool",
+    "LangChain",
+    "LangChain, OpenAI's role",
+    "AutoGen",
+    "smolagents",
+    "karat",
+    "karat's steps",
+    "a <tool_call>",
+    "an action",
+)
+"""The forms that people and prompts write too; the others come from SDKs, whose next version may add a text."""
+
+
+@pytest.mark.parametrize("key", ["command", "x", "query", "body"])
+@pytest.mark.parametrize("name", WRITTEN_BY_HAND)
+def test_a_text_beside_a_call_without_a_field_for_arguments_is_refused(name: str, key: str) -> None:
+    with pytest.raises(TraceError, match=repr(key)):
+        normalize(unknown({key: "rm -rf /"})[name])
+
+
+def test_a_text_beside_empty_arguments_is_not_one() -> None:
+    call = {"id": "c", "function": {"name": "rm", "arguments": "{}"}, "unheard_of": "text"}
+    assert [(each.name, each.arguments) for each in normalize(message(call)).calls] == [("rm", {})]
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -181,6 +210,7 @@ def test_arguments_under_a_key_that_no_format_has_are_read_or_refused(
         {"x": {}},
         {"x": []},
         {"result": {"a": 1}},
+        {"error": "no such file", "display_name": "Remove", "startedAt": "2026-05-01T10:00:00Z"},
     ],
     ids=str,
 )

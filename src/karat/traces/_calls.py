@@ -37,11 +37,22 @@ result resultdisplay resultprovidermetadata results structuredcontent tags task 
 """)
 )
 """The fields of a call, beside its name and arguments, in which some format has an object: letters in lower case."""
+_BESIDE_TEXT = re.compile(
+    r"(?:.*(?:id|ids|uuid|index|type|kind|status|state|phase|step|version|signature|hash|name|namespace|title|label|description"
+    r"|summary|role|format|mode|model|provider|server|source|author|agent|error|message|reason|reasoning|thought|thoughts"
+    r"|thinking|comment|comments|note|notes|explanation|rationale|intent|log|output|result|response|observation"
+    r"|time|timestamp|date|at|start|end|started|ended|seconds|duration|latency|ms|success|confidence|score|icon))"
+)
+"""Fields whose text describes a call or is its result. Any other text beside a call may be its argument."""
 _NOT_LETTERS = re.compile(r"[^a-z0-9]+")
 _BARE_NAMES = ("name", "tool", "tool_name")
 _BARE_ARGUMENTS = ("arguments", "args", "input", "parameters", "kwargs")
 _BARE = {*_BARE_NAMES, "id", "type"}
 _BARE_TYPES = ("tool_call", "function", "function_call")
+
+
+class NoArguments(dict[str, Any]):
+    """The other fields of a call that has no field for its arguments, so that one of them may be an argument."""
 
 
 def read_call(call: object) -> ToolCall | None:
@@ -55,6 +66,8 @@ def read_call(call: object) -> ToolCall | None:
         given = _arguments_key(function)
         arguments, raw = read_arguments(function.get(given))
         others = {**rest(call, "id", "type", "function"), **rest(function, "name", given)}
+        if given not in function:
+            others = NoArguments(others)
         return named_call(call.get("id"), function["name"], arguments, raw, others)
     custom = plain(call.get("custom"))
     if isinstance(custom, dict) and isinstance(custom.get("name"), str):
@@ -86,13 +99,11 @@ def read_bare_call(value: dict[str, Any]) -> ToolCall | None:
         raw = value["raw"]
     extra = value.get("extra")
     others = rest(value, named, given, identity, "type", "raw", "extra")
-    return named_call(
-        value.get(identity),
-        value[named],
-        arguments,
-        raw,
-        {**extra, **others} if isinstance(extra, dict) else others,
-    )
+    if isinstance(extra, dict):
+        others = {**extra, **others}
+    elif given not in value:
+        others = NoArguments(others)
+    return named_call(value.get(identity), value[named], arguments, raw, others)
 
 
 def named_call(
@@ -122,12 +133,21 @@ def is_bare_call(value: dict[str, Any]) -> bool:
 
 
 def unread_arguments(call: ToolCall, beside: dict[str, Any]) -> str | None:
-    """Return the key beside a call without arguments that no format defines and that may hold its arguments."""
+    """Return the key beside a call without arguments that no format defines and that may hold its arguments.
+
+    A text may be one where the call has no field for arguments; where it has one that is empty, only an object may.
+    """
     if call.arguments or call.raw is not None:
         return None
+    texts = call.arguments is None or isinstance(beside, NoArguments)
     for key, value in beside.items():
+        letters = letters_of(key)
+        if letters in _BESIDE:
+            continue
         value = decoded(value)
-        if isinstance(value, (dict, list)) and value and letters_of(key) not in _BESIDE:
+        if isinstance(value, (dict, list)) and value:
+            return key
+        if texts and isinstance(value, str) and value.strip() and not _BESIDE_TEXT.fullmatch(letters):
             return key
     return None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from karat.traces._calls import read_call, result_step
+from karat.traces._calls import NoArguments, read_call, result_step
 from karat.traces._literals import read_call as read_written_call
 from karat.traces._literals import read_calls as read_written_calls
 from karat.traces._literals import read_literal, read_loose_arguments
@@ -559,7 +559,8 @@ def _blob(inside: str) -> ToolCall | str | None:
         return text if action.strip() else None
     given = fields.get("action_input")
     arguments = given if isinstance(given, dict) else {} if given is None else {"input": given}
-    return ToolCall(None, action, arguments, extra=rest(fields, "action", "action_input"))
+    extra = rest(fields, "action", "action_input")
+    return ToolCall(None, action, arguments, extra=extra if "action_input" in fields else NoArguments(extra))
 
 
 def _unfenced(text: str) -> str:

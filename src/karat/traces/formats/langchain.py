@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from karat.traces._calls import Found, named_call, read_call, read_parts, result_step
+from karat.traces._calls import Found, NoArguments, named_call, read_call, read_parts, result_step
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
 from karat.traces._text_calls import NOT_AGENTS, text_steps
@@ -226,6 +226,8 @@ def _read_call(call: Any, *, invalid: bool) -> ToolCall | None:
         # LangChain could not use them, so they are marked as malformed in any case.
         arguments, raw = {}, str(call.get("args"))
     extra = rest(call, "id", "name", "args", "type")
+    if "args" not in call:
+        extra = NoArguments(extra)
     return named_call(call.get("id"), call.get("name"), arguments, raw, extra)
 
 

@@ -192,7 +192,7 @@ WRITTEN_BY_HAND = (
 @pytest.mark.parametrize("key", ["command", "x", "query", "body"])
 @pytest.mark.parametrize("name", WRITTEN_BY_HAND)
 def test_a_text_beside_a_call_without_a_field_for_arguments_is_refused(name: str, key: str) -> None:
-    with pytest.raises(TraceError, match=repr(key)):
+    with pytest.raises(TraceError):
         normalize(unknown({key: "rm -rf /"})[name])
 
 

@@ -274,3 +274,34 @@ def test_an_evaluator_among_unit_metrics_keeps_its_direction():
 
     metric = EvaluatorMetric(Errors(), "errors", 1.0, {})
     assert UnitMetricEvaluator(metric, "errors", {}).higher_is_better is False
+
+
+def test_the_accuracy_of_a_metric_of_mistakes_is_that_of_its_file(project):
+    """`correct` marks a mistake here: one command gave two accuracies, that of the mistakes and that of the others."""
+    project.write("t/my_metric.py", LOWER)
+    graph = filled("""
+data_config:
+  source: {examples: [{id: 1, answer: x, said: x}, {id: 2, answer: x, said: y}, {id: 3, answer: x, said: z}]}
+graph_config: {nodes: {metrics: JUDGING}}
+output_config: {output_map: {id: {from: id}, exact_match: {from: exact_match}}}
+graph_post_process: [ACCURACY]
+""")
+    project.write("t/graph_config.yaml", graph.replace("exact_match", "declared"))
+    report, evaluation, aggregation, _, _ = stages(project.folder)
+    assert report["results"]["declared-accuracy"]["accuracy"] == pytest.approx(2 / 3)
+    [accuracy] = [each for each in aggregation.estimates if each.evaluator == "declared" and not each.group]
+    assert accuracy.value == pytest.approx(2 / 3)
+    assert evaluation.header.evaluators[0].higher_is_better is False
+    assert accuracy.metadata.get("better") is None  # lower, as that of the metric
+
+
+def test_a_metric_over_scores_of_which_lower_is_better_counts_the_low_ones():
+    def errors(output):
+        return output
+
+    errors.higher_is_better = False
+    examples = [{"id": str(at), "input": score} for at, score in enumerate([0.0, 0.1, 0.2, 0.9])]
+    run = karat.run(lambda score: score, examples, store="memory://", progress=False)
+    evaluation = karat.evaluate(run, [errors], store=run.store, progress=False)
+    found = karat.aggregate(evaluation, ["accuracy", "metric:accuracy"], store=run.store).estimates
+    assert [(each.value, each.metadata.get("better")) for each in found] == [(0.75, "higher")] * 2

@@ -6,6 +6,7 @@ list. One that others write needs only `calculate`; it is folded by keeping the 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 from karat.aggregators import Aggregate, Aggregator, Group, aggregators, not_applicable
 from karat.errors import RequestError
 from karat.graph.metrics._unit import Adapter, Metric, MetricRegistry, UnitMetricResult
-from karat.records import MISSING_ATTEMPTS, Estimate, Ok, Result
+from karat.records import MISSING_ATTEMPTS, Estimate, EvaluatorSpec, Ok, Result
 from karat.registry import Registry
 
 M = TypeVar("M", bound=type["BaseAggregatorMetric"])
@@ -152,12 +153,12 @@ SIBLINGS = ("_interval", "_bounds", "_bounds_assume", "_n", "_of", "_missing")
 """What stands beside a number: `accuracy_interval`, `accuracy_bounds`, its own n and denominator, missing attempts."""
 
 
-def as_unit_result(result: Result) -> UnitMetricResult | None:
+def as_unit_result(result: Result, lower_is_better: bool = False) -> UnitMetricResult | None:
     """A stored result as a unit metric result; None where it has neither verdict nor score."""
-    if isinstance(result.value, bool):
+    if isinstance(result.value, bool) and not lower_is_better:
         correct = result.value
     elif result.score is not None:
-        correct = result.score >= 0.5
+        correct = result.score <= 0.5 if lower_is_better else result.score >= 0.5
     else:
         return None
     metadata = {k: v for k, v in result.metadata.items() if k not in ("golden", "predicted")}
@@ -177,13 +178,23 @@ class MetricAggregator(Aggregator[Any]):
         self.metric = self.wraps = metric
         self.name = getattr(metric, "name", "") or type(metric).__name__  # type: ignore[misc]  # of this one
         self.params = dict(getattr(metric, "config", {}) or {})
+        self.lower_is_better = False
+
+    def for_evaluator(self, spec: EvaluatorSpec) -> MetricAggregator:
+        """The same aggregator with the direction of the scores. What a unit metric calls correct stays so."""
+        adapted = copy.copy(self)
+        of_unit_metric = spec.name == "from_output" or spec.name.startswith("unit:")
+        adapted.lower_is_better = not spec.higher_is_better and not of_unit_metric
+        return adapted
 
     def start(self) -> Any:
         return [self.metric.start(), 0, 0]  # the metric's own, the items, those of them with a verdict
 
     def add(self, state: State, group: Group) -> Any:
         units = [
-            as_unit_result(result.outcome.value) if isinstance(result.outcome, Ok) else None
+            as_unit_result(result.outcome.value, self.lower_is_better)
+            if isinstance(result.outcome, Ok)
+            else None
             for result in group.results
             if not not_applicable(result)
         ]
@@ -229,6 +240,8 @@ class MetricAggregator(Aggregator[Any]):
                 highest=highest,
                 metadata={name: found for name, field in names.items() if (found := given.get(field))},
             )
+            if self.lower_is_better:
+                estimate.metadata["better"] = "higher"
             out.add(estimate, key)
         return out
 

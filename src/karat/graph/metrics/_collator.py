@@ -382,10 +382,12 @@ def stored_metrics(task: GraphTask) -> tuple[list[dict[str, Any]], list[dict[str
         named = processor.params.get("aggregator_metrics_map") if processor.wants else None
         for entry in named or ():
             params, metadata = dict(entry.get("params") or {}), dict(entry.get("metadata") or {})
-            own = bool(metadata) or _is_pooled(str(entry["name"]), params)
-            place = (str(entry["name"]), json.dumps(params, sort_keys=True, default=str), own)
-            of = folded.setdefault(place, (place[0], params, []))[2]
+            always_own = bool(metadata) or _is_pooled(str(entry["name"]), params)
             for field in fields_of(entry):
+                # Where `correct` marks a mistake, the aggregators of karat would count the others, unlike the report.
+                own = always_own or not judged.get(field, True)
+                place = (str(entry["name"]), json.dumps(params, sort_keys=True, default=str), own)
+                of = folded.setdefault(place, (place[0], params, []))[2]
                 fitting = (
                     at
                     for at, have in enumerate(read[field])

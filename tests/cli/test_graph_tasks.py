@@ -10,6 +10,7 @@ import pytest
 
 from karat import models
 from karat.graph import load_task
+from karat.graph.sygra._imports import task_imports
 from karat.testing import FakeProvider
 
 
@@ -143,6 +144,7 @@ def test_a_misspelt_dotted_task_is_reported_beside_tasks_that_were_loaded(karat,
     """Files of tasks import `tasks` and its parts, which are found for the whole process from then on."""
     monkeypatch.setenv("KARAT_MODEL", "local/smollm2-135m")
     load_task("eval/question_answering/simpleqa")
+    task_imports()
     assert importlib.import_module("tasks.eval.utils").UnitMetrics
     said = karat("run", "tasks.eval.question_answering.simplqa")
     assert "no task 'tasks.eval.question_answering.simplqa'" in said.err

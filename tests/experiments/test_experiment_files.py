@@ -89,6 +89,7 @@ def test_every_mistake_is_reported_at_once_with_its_line(says):
         DATASET + "task: loud.py:lod\n",
         DATASET + "task:\n",
         DATASET + "tsk: loud.py:loud\n",
+        DATASET + "task: loud.py:loud\nbudget: 3\n",
         "dataset:\n  path: qa.jsonl\n  input: quesion\ntask: loud.py:loud\n",
         "dataset:\n  path: qa.jsonl\n  input: []\ntask: loud.py:loud\n",
         DATASET + "task: {functon: loud.py:loud}\n",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from karat.documents import Place, format_path
-from karat.errors import ConfigError, KaratError, nearest, unknown_key
+from karat.errors import ConfigError, KaratError, nearest, option, unknown_key
 
 Whole = Annotated[int, Field(strict=True)]
 Stop = Annotated[str, Field(min_length=1)]
@@ -341,6 +341,8 @@ _WORDS = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
 }
+OF_ONE_COMMAND = ("accept_code_change", "batch", "budget", "new", "retry_failed", "wait")
+"""Options of a stage that a file does not have: they belong to one command, and not to the experiment."""
 TASK_FORMS = ("function", "prompt", "graph", "recorded")
 _FORMS_OF = {
     "dataset": "must be a file, a name, {path, …} or a list of examples",
@@ -396,7 +398,10 @@ def _read(error: Any, value: Any) -> tuple[Place, str, str]:
         return (*place,), "missing", f"needs {steps[-1]!r}"
     if kind == "extra_forbidden":
         known = [field.alias or name for name, field in form.model_fields.items()]
-        return (*place, steps[-1]), "unknown", unknown_key(str(steps[-1]), known)
+        name = str(steps[-1])
+        if form is ExperimentFile and name in OF_ONE_COMMAND:
+            return (name,), "unknown", f"unknown key: it is an option of a command: give it as {option(name)}"
+        return (*place, name), "unknown", unknown_key(name, known)
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         for key in value if place == ["task"] and isinstance(value, dict) else ():
             if nearest(str(key), TASK_FORMS):

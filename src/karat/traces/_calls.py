@@ -153,7 +153,7 @@ def unread_arguments(call: ToolCall, beside: dict[str, Any]) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def letters_of(key: Any) -> str:
+def letters_of(key: object) -> str:
     """Return a key in lower case, without punctuation: formats spell the same words differently."""
     return _NOT_LETTERS.sub("", str(key)[:80].lower())
 

@@ -152,7 +152,7 @@ def part_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
     return out
 
 
-def verdict_passes(verdict: Any, score: float | None) -> bool | None:
+def verdict_passes(verdict: object, score: float | None) -> bool | None:
     """Whether a judge passes: by its own word, which knows its pass mark, else by its score."""
     if verdict in ("pass", "fail"):
         return bool(verdict == "pass")

@@ -156,5 +156,5 @@ def test_metadata_that_is_not_an_object_or_repeats_a_field_is_refused(read: Make
     ],
 )
 def test_a_request_that_names_no_fields_is_refused(read: Make, fields: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match=f"{next(iter(fields))}= takes"):
+    with pytest.raises(RequestError, match=rf"{next(iter(fields))}\W* takes"):
         read([{"a": 1}], **fields)

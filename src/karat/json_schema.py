@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 from urllib.parse import unquote, urldefrag, urljoin
 
-from karat.errors import RequestError, clip
+from karat.errors import RequestError, clip, did_you_mean
 from karat.records import JSON
 
 if TYPE_CHECKING:
@@ -139,6 +139,9 @@ def _count_parts(value: Any) -> int:
     return count
 
 
+TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+
+
 def validator(
     schema: bool | Mapping[str, Any],
     *,
@@ -161,7 +164,10 @@ def validator(
             **({} if schema_formats is None else {"format_checker": schema_formats}),
         )
     except jsonschema.SchemaError as error:
-        raise RequestError(f"{where} is wrong at {error.json_path}: {error.message[:200]}") from None
+        what = error.message[:200]
+        if error.path and error.path[-1] == "type" and isinstance(error.instance, str):
+            what = f"unknown type {error.instance[:40]!r}: {did_you_mean(error.instance, TYPES)}"
+        raise RequestError(f"{where} is wrong at {error.json_path}: {what}") from None
     except RecursionError:
         raise RequestError(f"{where} is nested too deeply") from None
     rules: dict[str, Rule] = {

@@ -26,6 +26,10 @@ DEEPEST = 60
 Place = tuple[str | int, ...]
 """The path of a value: keys and indices from the top."""
 
+NO_CHARACTER = (
+    "cannot be read as YAML: an escape such as \\UFFFFFFFF names no character of Unicode: correct it"
+)
+
 
 TOO_MANY = f"more than {MOST_VALUES:,} values: move the data to a separate file"
 
@@ -154,7 +158,11 @@ def read_document(path: Path) -> Document:
         return Document(path, loader.construct_document(node), lines)
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_message(error)], str(path)) from error
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+    except OverflowError as error:
+        raise ConfigError([NO_CHARACTER], str(path)) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if "chr()" in str(error):  # what Python says of an escape beyond Unicode depends on its version
+            raise ConfigError([NO_CHARACTER], str(path)) from error
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ConfigError([f"cannot be read as YAML: {reason}"], str(path)) from error
     finally:

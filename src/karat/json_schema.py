@@ -169,7 +169,7 @@ def validator(
             what = f"unknown type {error.instance[:40]!r}: {did_you_mean(error.instance, TYPES)}"
         raise RequestError(f"{where} is wrong at {error.json_path}: {what}") from None
     except RecursionError:
-        raise RequestError(f"{where} is nested too deeply") from None
+        raise RequestError(f"{where} is nested too deeply: make it flatter") from None
     rules: dict[str, Rule] = {
         "pattern": _pattern(pattern_seconds),
         "patternProperties": _pattern_properties(pattern_seconds),

@@ -73,3 +73,12 @@ def test_a_copy_counts_once(name: str) -> None:
     calls = [call.name for call in normalize(COPIES[name]).calls]
     assert len(calls) == len(set(calls))
     assert "rm" in calls
+
+
+@pytest.mark.parametrize("given", [float("nan"), [float("nan")], {"a": float("nan")}], ids=repr)
+def test_a_call_with_nan_is_a_copy_of_itself(given: Any) -> None:
+    """NaN is not equal to NaN, so that a trace with such a call was refused."""
+    for call in ({"function": {"name": "f", "arguments": given}}, {"name": "f", "arguments": given}):
+        message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        assert [each.name for each in normalize([message]).calls] == ["f"]
+    assert [each.name for each in normalize([{"name": "f", "arguments": given}]).calls] == ["f"]

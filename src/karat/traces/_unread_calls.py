@@ -625,7 +625,10 @@ def _says_the_same(call: ToolCall, other: ToolCall) -> bool:
         return False
     if call.raw is not None:
         return call.raw in (other.raw, other.arguments) or other.arguments == {"input": call.raw}
-    return bool(call.arguments == other.arguments) or (call.arguments == {} and other.raw is not None)
+    if call.arguments == other.arguments or (call.arguments == {} and other.raw is not None):
+        return True
+    # NaN is not equal to itself, and each reading of the same text makes another one.
+    return "nan" in (written := repr(call.arguments)) and written == repr(other.arguments)
 
 
 def _find(

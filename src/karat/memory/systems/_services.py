@@ -316,6 +316,8 @@ class CommandMemory(_ServiceMemory):
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: queue.Queue[bytes] = queue.Queue(maxsize=4)
         self._errors = bytearray()
+        self._reader: threading.Thread | None = None
+        """Reads stderr."""
 
     def configuration(self) -> Any:
         return {"command": self.command, "version": self.version}
@@ -345,12 +347,13 @@ class CommandMemory(_ServiceMemory):
             self._process, self._lines, self._errors = process, queue.Queue(maxsize=4), bytearray()
             for work, stream in ((self._read_lines, process.stdout), (self._read_errors, process.stderr)):
                 assert stream is not None
-                threading.Thread(
+                self._reader = threading.Thread(
                     target=work,
                     args=(stream, self._lines, self._errors),
                     name="karat-memory-command",
                     daemon=True,
-                ).start()
+                )
+                self._reader.start()
         return self._process
 
     def _stop(self) -> None:
@@ -394,6 +397,8 @@ class CommandMemory(_ServiceMemory):
             ) from None
         if not line:
             self._kill()
+            if self._reader is not None:  # of stderr, which may be behind stdout
+                self._reader.join(timeout=1.0)
             shown = bytes(self._errors[-300:]).decode("utf-8", "replace")
             raise ServiceFailed(
                 f"{self.name}: {operation}: the command ended; the end of its stderr: {shown!r}"

@@ -123,7 +123,7 @@ class Aggregator(Generic[S]):
 class Passing:
     """What an aggregator of passes shares: a score of at least `threshold` passes, or of at most, if lower is better.
 
-    So its estimates are better when higher, whatever the direction of the scores.
+    So its estimates are better when higher, for scores of either direction.
     """
 
     threshold: float = 0.5

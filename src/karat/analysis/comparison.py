@@ -777,7 +777,7 @@ class _Work:
         forms = dict.fromkeys(_form(name, key) or usual for name in names) or {usual: None}
         found = []
         for form in forms:
-            # Passes are better when more, whatever the direction of the scores.
+            # More passes are better, for scores of either direction.
             oriented = msgspec.structs.replace(spec, higher_is_better=True) if form == "accuracy" else spec
             passed = spec if form == "accuracy" and not (binary and spec.higher_is_better) else None
             for table in tables[1:]:

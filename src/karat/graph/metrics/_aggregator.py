@@ -150,7 +150,7 @@ class AggregatorMetricRegistry(MetricRegistry):
 
 
 SIBLINGS = ("_interval", "_bounds", "_bounds_assume", "_n", "_of", "_missing")
-"""What stands beside a number: `accuracy_interval`, `accuracy_bounds`, its own n and denominator, missing attempts."""
+"""Endings of the fields that belong to a number: its interval, its bounds, its own n and of, missing attempts."""
 
 
 def as_unit_result(result: Result, lower_is_better: bool = False) -> UnitMetricResult | None:

@@ -18,9 +18,9 @@ import threading
 import time
 import urllib.parse
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import IO, Any, BinaryIO, Literal, TypeVar
 
 import msgspec
 
@@ -316,8 +316,7 @@ class CommandMemory(_ServiceMemory):
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: queue.Queue[bytes] = queue.Queue(maxsize=4)
         self._errors = bytearray()
-        self._reader: threading.Thread | None = None
-        """Reads stderr."""
+        self._errors_reader: threading.Thread | None = None
 
     def configuration(self) -> Any:
         return {"command": self.command, "version": self.version}
@@ -345,16 +344,17 @@ class CommandMemory(_ServiceMemory):
             except OSError as error:
                 raise RequestError(f"{self.name}: cannot start {self.command[0]!r}: {error}") from error
             self._process, self._lines, self._errors = process, queue.Queue(maxsize=4), bytearray()
-            for work, stream in ((self._read_lines, process.stdout), (self._read_errors, process.stderr)):
-                assert stream is not None
-                self._reader = threading.Thread(
-                    target=work,
-                    args=(stream, self._lines, self._errors),
-                    name="karat-memory-command",
-                    daemon=True,
-                )
-                self._reader.start()
+            self._read_in_thread(self._read_lines, process.stdout)
+            self._errors_reader = self._read_in_thread(self._read_errors, process.stderr)
         return self._process
+
+    def _read_in_thread(self, work: Callable[..., None], stream: IO[bytes] | None) -> threading.Thread:
+        assert stream is not None
+        reader = threading.Thread(
+            target=work, args=(stream, self._lines, self._errors), name="karat-memory-command", daemon=True
+        )
+        reader.start()
+        return reader
 
     def _stop(self) -> None:
         process, self._process = self._process, None
@@ -397,8 +397,8 @@ class CommandMemory(_ServiceMemory):
             ) from None
         if not line:
             self._kill()
-            if self._reader is not None:  # of stderr, which may be behind stdout
-                self._reader.join(timeout=1.0)
+            if self._errors_reader is not None:  # stderr may be behind stdout
+                self._errors_reader.join(timeout=1.0)
             shown = bytes(self._errors[-300:]).decode("utf-8", "replace")
             raise ServiceFailed(
                 f"{self.name}: {operation}: the command ended; the end of its stderr: {shown!r}"
